@@ -1,0 +1,38 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv and installs what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TEST_FLAGS ?=
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/.demo-ready
+	$(BIN)/fedcohort demo
+
+test: $(VENV)/.test-ready lint
+	$(BIN)/python -m pytest $(TEST_FLAGS)
+
+lint: $(VENV)/.test-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.test-ready
+	$(BIN)/python benchmarks/selection.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo-ready: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e .
+	touch $@
+
+# torch first and by range, so that pip takes a local CPU build where one is offered.
+$(VENV)/.test-ready: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet "torch>=2.6,<2.14"
+	$(BIN)/python -m pip install --quiet -e ".[all,dev]"
+	touch $@ $(VENV)/.demo-ready
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

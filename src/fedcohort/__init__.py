@@ -1,0 +1,3 @@
+"""fedcohort chooses who trains next."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""How skewed are the clients, without seeing their data."""

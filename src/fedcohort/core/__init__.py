@@ -1,0 +1,1 @@
+"""Array kernels that know no federated-learning noun. NumPy only."""

@@ -1,0 +1,1 @@
+"""Configurations, runs and their store."""

@@ -1,0 +1,1 @@
+"""One aggregation method per file: client half and server half together."""

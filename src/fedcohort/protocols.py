@@ -1,0 +1,203 @@
+"""The seams: what a selector, a method, a world, a task and a server bench promise. Nothing here runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.types import (
+    Arrays,
+    Cohort,
+    Index,
+    Mask,
+    Model,
+    Part,
+    Plan,
+    Real,
+    Round,
+    RoundResult,
+    Updates,
+    Work,
+)
+
+
+@runtime_checkable
+class Selector(Protocol):
+    """Chooses who trains next. `select` is repeatable; learning happens only in `observe`."""
+
+    needs: ClassVar[frozenset[str]]
+
+    def select(self, rnd: Round, rng: np.random.Generator, /) -> Cohort:
+        """Choose at most `rnd.size` of `rnd.available`. Same state, round and generator: same cohort."""
+        ...
+
+    def observe(self, result: RoundResult, /) -> None:
+        """Learn from one row per dispatched client."""
+        ...
+
+    def state_dict(self) -> Arrays:
+        """All that is needed to go on in another process, as arrays."""
+        ...
+
+    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]], /) -> None:
+        """Inverse of :meth:`state_dict`; refuses what does not fit."""
+        ...
+
+
+@runtime_checkable
+class Prober(Protocol):
+    """A selector that asks some clients a cheap question before it chooses, and pays for it."""
+
+    def probe(self, rnd: Round, rng: np.random.Generator, /) -> Index:
+        """Whom to probe this round; the answers arrive in `Round.probed`."""
+        ...
+
+
+class ServerBench(Protocol):
+    """What a method may compute at the server: held-out data and the model's forward and backward pass.
+
+    `split` is "validation" (labelled, never the test set) or "unlabelled". A split that the task does not
+    have answers 0 to :meth:`size`.
+    """
+
+    classes: int
+
+    def size(self, split: str) -> int:
+        """Samples in this split (0: there is none)."""
+        ...
+
+    def labels(self, split: str) -> Index:
+        """True labels of the validation split."""
+        ...
+
+    def logits(self, params: Real, split: str) -> Real:
+        """Logits of k models, given as (k, p), on the whole split: (k, n, classes)."""
+        ...
+
+    def gradient(self, params: Real, split: str, rows: Index, target: Real) -> tuple[float, Real]:
+        """Mean soft-target cross-entropy on these rows and its gradient with respect to params (p,)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """What a method may know beside the model and the updates."""
+
+    index: int  # round
+    plan: Plan  # the plan the cohort trained with
+    population: int  # registered clients N
+    samples: Index  # n_k of every registered client
+    dispatched: Index  # S_t: everybody that was asked
+    inclusion: Mapping[int, float] = field(default_factory=dict)  # slot -> inclusion probability, where known
+    multiplicity: Mapping[int, int] = field(default_factory=dict)  # slot -> how often it was drawn
+    bench: ServerBench | None = None
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """The new model and which of the given updates went into it."""
+
+    model: Model
+    accepted: Mask  # one entry per row of the updates
+    info: Mapping[str, float] = field(default_factory=dict)  # numbers worth logging
+
+
+@runtime_checkable
+class Method(Protocol):
+    """An aggregation method: its client half (`prepare`) and its server half (`aggregate`)."""
+
+    name: ClassVar[str]
+
+    def prepare(self, plan: Plan, model: Model, clients: Index, /) -> Plan:
+        """The client half: return the plan with what this method changes at the client."""
+        ...
+
+    def aggregate(self, model: Model, updates: Updates, context: Aggregation, /) -> Aggregated:
+        """The server half. Updates may be empty: then model and server state stay as they are."""
+        ...
+
+    def state_dict(self) -> Arrays:
+        """Server-side state as arrays."""
+        ...
+
+    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]], /) -> None:
+        """Inverse of :meth:`state_dict`."""
+        ...
+
+
+class World(Protocol):
+    """The heterogeneity: who owns what, how noisy, how fast, how often there. Luck is keyed, never kept."""
+
+    name: str
+    population: int
+    classes: int
+    train: Part
+    validation: Part  # per-client held-out part (may be empty)
+    digest: str
+
+    def available(self, index: int, clock: float) -> Index:
+        """Sorted slots that can be asked in this round."""
+        ...
+
+    def seconds(self, index: int, clients: Index, work: Work) -> NDArray[np.float64]:
+        """How long each of these would take, drawn per (client, round)."""
+        ...
+
+    def dropped(self, index: int, clients: Index) -> Mask:
+        """Who starts and never comes back."""
+        ...
+
+    def tamper(self, index: int, updates: Updates, signals: Arrays) -> tuple[Updates, Arrays]:
+        """What broken or lying clients make of their replies; honest worlds return the input."""
+        ...
+
+    def profiles(self) -> Arrays:
+        """Profile columns (samples, label_histogram, cores, ...), one row per client."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What an engine returns for a cohort, rows in the order of the clients that were given."""
+
+    updates: Updates
+    signals: Arrays = field(default_factory=dict)
+    failed: Mask = field(default_factory=lambda: np.empty(0, np.bool_))  # NaN loss, no samples, ...
+    reasons: Mapping[int, str] = field(default_factory=dict)  # slot -> why it failed
+
+
+class Task(Protocol):
+    """What is trained, bound to a world: dataset, model and local training."""
+
+    name: str
+    classes: int
+    provides: frozenset[str]  # client-side and probe-side signals it can measure
+
+    def initial(self, rng: np.random.Generator) -> Model:
+        """A fresh model."""
+        ...
+
+    def plan(self) -> Plan:
+        """The task's default local training."""
+        ...
+
+    def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
+        """Train each of these clients from the same model."""
+        ...
+
+    def probe(self, model: Model, clients: Index, signals: frozenset[str], plan: Plan) -> Arrays:
+        """Measure probe-side signals of this model at these clients, without training."""
+        ...
+
+    def evaluate(self, model: Model, split: str) -> dict[str, float]:
+        """Metrics on "test" or "validation": at least "accuracy" and "loss" where they make sense."""
+        ...
+
+    def bench(self) -> ServerBench | None:
+        """What methods may compute at the server, if anything."""
+        ...

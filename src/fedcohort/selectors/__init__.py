@@ -1,0 +1,1 @@
+"""One paper or idea per file: who trains next."""

@@ -1,0 +1,1 @@
+"""The simulator: federation, virtual clock and the loop."""

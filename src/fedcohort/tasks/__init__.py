@@ -1,0 +1,1 @@
+"""What is trained: datasets, models, objectives and the engines that train a whole cohort."""

@@ -1,0 +1,30 @@
+"""What a task is before it meets a world: a name, a pool of labelled samples, and a way to bind the two."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fedcohort.protocols import Task, World
+from fedcohort.types import Index
+
+
+class TaskSpec(Protocol):
+    """A task of the catalogue. The pool is what a world may hand out to clients.
+
+    Server validation, unlabelled server data and the test set are cut away before: a world never sees them.
+    """
+
+    name: str
+    classes: int
+
+    def labels(self) -> Index:
+        """True labels of the pool."""
+        ...
+
+    def owners(self) -> Index | None:
+        """Natural owner (writer, volunteer) of each pool sample, where the data have one."""
+        ...
+
+    def bind(self, world: World, *, engine: str = "auto", workers: int = 0) -> Task:
+        """The task on this world's clients. `world.train.index` are positions in the pool."""
+        ...

@@ -1,0 +1,1 @@
+"""One seam, several engines that must agree."""

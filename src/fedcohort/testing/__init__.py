@@ -1,0 +1,1 @@
+"""Shipped contract kit: test your own selector, method, world or task by listing it."""
