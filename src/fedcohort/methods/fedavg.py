@@ -1,0 +1,55 @@
+"""FedAvg: federated averaging.
+
+    H. Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüera y Arcas.
+    Communication-Efficient Learning of Deep Networks from Decentralized Data. AISTATS 2017.
+
+With n_k samples at client k, p_k = n_k / sum of all n, R those that returned and S those that were asked:
+
+    normalised   w+ = sum_R n_k w_k / sum_R n_k                                                          (1)
+    original     w+ = sum_{k not in R} p_k w + sum_{k in R} p_k w_k                                      (2)
+    uniform      w+ = (1 / |R|) sum_R w_k                                                                (3)
+
+(2) equals w + P_R ((1) - w) with P_R = sum_R p_k: a server learning rate that depends on who came back.
+
+Departures from the paper
+    * (2) keeps w for those that were asked and did not return, too: the paper assumes that all return.
+    * A client drawn m times by a selector that samples with replacement is trained once and counted m times.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from fedcohort.errors import check
+from fedcohort.methods.base import Base, Step, data_weights, multiplicity, normalised, weighted_sum
+from fedcohort.protocols import Aggregation
+from fedcohort.types import Model, Updates
+
+FORMS = ("normalised", "original", "uniform")
+
+
+class FedAvg(Base):
+    """Average the returned models: by samples (`normalised`), damped (`original`), or plainly (`uniform`)."""
+
+    name: ClassVar[str] = "fedavg"
+
+    def __init__(self, *, form: str = "normalised", server_lr: float = 1.0, buffers: str = "average") -> None:
+        super().__init__(buffers=buffers)
+        check(form in FORMS, f"form = {form!r}", "FedAvg has no such form", f"use one of {', '.join(FORMS)}")
+        check(server_lr > 0, f"server_lr = {server_lr}", "the server learning rate must be positive", "use 1.0")
+        self.form, self.server_lr = form, server_lr
+
+    def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
+        """Eq. 1, 2 or 3 on the update matrix."""
+        del model
+        if self.form == "uniform":
+            weight = normalised(multiplicity(updates, context))
+        elif self.form == "normalised":
+            weight = data_weights(updates, context)
+        else:
+            total = max(float(context.samples.sum()), 1.0)
+            weight = np.asarray(updates.weight, np.float64) * multiplicity(updates, context) / total
+        change = self.server_lr * weighted_sum(weight, updates.delta)
+        return Step(change, np.ones(len(updates), np.bool_))
