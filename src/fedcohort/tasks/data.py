@@ -1,0 +1,257 @@
+"""Datasets as arrays: the embedded digits, the files under `$FEDCOHORT_DATA`, and arrays of your own.
+
+Samples stay as stored (bytes, 16-bit integers or float32); `features` gives the normalised float32 rows that a model
+reads: value = x * scale + shift. Images are channels first, (n, c, h, w); windows of a sensor are (n, time, channel).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcohort.errors import DataError, UnknownName, check
+from fedcohort.tasks.formats import refused
+from fedcohort.tasks.known import KNOWN, digits, find, missing
+from fedcohort.types import Array, Arrays, Index
+
+_IMAGE_CHANNELS = (1, 3, 4)
+Scale = float | NDArray[np.float32]  # one number, or one per channel of a window (last axis)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled samples, their test set, and who naturally owns each sample where the data say so."""
+
+    name: str
+    x: Array  # (n, c, h, w), (n, time, channel) or (n, features)
+    y: Index
+    x_test: Array  # no rows where there is no official test set: see `held_out`
+    y_test: Index
+    classes: int
+    client: Index | None = None  # owner of each training sample (writer, volunteer), 0 .. C - 1
+    client_test: Index | None = None
+    scale: Scale = 1.0
+    shift: Scale = 0.0
+    activity: Index | None = None  # finer class of each training sample, where the data have one (MobiFall)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def clients(self) -> int:
+        """How many natural owners the training samples have; 0 where the data name none."""
+        return 0 if self.client is None or not len(self.client) else int(self.client.max()) + 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.x.shape[1:])
+
+    def features(self, rows: ArrayLike | slice | None = None, test: bool = False) -> NDArray[np.float32]:
+        """Normalised float32 samples, contiguous: all of them, or these rows (positions, a mask or a slice)."""
+        source = self.x_test if test else self.x
+        if rows is not None:
+            source = source[rows if isinstance(rows, slice) else np.asarray(rows)]
+        out = np.array(source, np.float32, order="C")
+        out *= np.asarray(self.scale, np.float32)
+        out += np.asarray(self.shift, np.float32)
+        return out
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        client: ArrayLike | None = None,
+        *,
+        x_test: ArrayLike | None = None,
+        y_test: ArrayLike | None = None,
+        client_test: ArrayLike | None = None,
+        activity: ArrayLike | None = None,
+        name: str = "mine",
+        classes: int | None = None,
+        scale: Scale | None = None,
+        shift: Scale = 0.0,
+    ) -> Dataset:
+        """Your own arrays, checked.
+
+        A four-axis x is taken as images, (n, c, h, w) or (n, h, w, c) with 1, 3 or 4 channels; three axes are windows,
+        (n, time, channel); two are flat. `client` may hold any integers or strings: owners are numbered 0 .. C - 1
+        in sorted order. `scale` defaults to 1/255 for images of bytes and to 1 for everything else.
+        """
+        x, y = _samples("x", x), _labels("y", y)
+        _same_length("x", x, "y", y)
+        paired = (x_test is None) == (y_test is None)
+        _rule(paired, "x_test and y_test", "both or neither must be given", "give the missing one")
+        xt = x[:0] if x_test is None else _samples("x_test", x_test)
+        yt = y[:0] if y_test is None else _labels("y_test", y_test)
+        _same_length("x_test", xt, "y_test", yt)
+        same = xt.shape[1:] == x.shape[1:]
+        _rule(same, f"x_test with samples of shape {xt.shape[1:]}", f"x has {x.shape[1:]}", "give both the same shape")
+        top = 1 + max(int(labels.max(initial=-1)) for labels in (y, yt))
+        _rule(
+            classes is None or classes >= top, f"classes={classes}", f"the labels reach {top - 1}", "give more classes"
+        )
+        if scale is None:
+            scale = 1.0 / 255.0 if x.ndim == 4 and x.dtype == np.uint8 else 1.0
+        owner, owner_test = _owners(client, client_test, len(y), len(yt))
+        finer = None if activity is None else _labels("activity", activity)
+        if finer is not None:
+            _same_length("x", x, "activity", finer)
+        return cls(name, x, y, xt, yt, classes or top, owner, owner_test, scale, shift, finer)
+
+    def held_out(self, share: float, rng: np.random.Generator, by_client: bool = False) -> Dataset:
+        """The same samples with a test set cut away at random: this share of the samples, or of whole clients.
+
+        By client (volunteers, writers) nobody is on both sides: use it where windows overlap. Owners that stay are
+        numbered anew, in order, and so are those of the test set. At least one goes and at least one stays.
+        """
+        check(0.0 < share < 1.0, f"share={share}", "a share lies strictly between 0 and 1", "give e.g. 0.2")
+        _rule(not len(self.y_test), f"dataset {self.name!r}", "it already has a test set", "use y_test as it is")
+        what = "clients" if by_client else "samples"
+        count = self.clients if by_client else len(self)
+        _rule(
+            count >= 2, f"dataset {self.name!r} with {count} {what}", "two are needed to cut a test set", f"add {what}"
+        )
+        chosen = np.zeros(count, np.bool_)
+        chosen[rng.permutation(count)[: min(count - 1, max(1, round(share * count)))]] = True
+        test = chosen[self.client] if by_client and self.client is not None else chosen
+        parts: dict[str, Any] = {"x": self.x[~test], "y": self.y[~test], "x_test": self.x[test], "y_test": self.y[test]}
+        if self.client is not None:
+            parts |= {"client": self.client[~test], "client_test": self.client[test]}
+        if self.activity is not None:
+            parts["activity"] = self.activity[~test]
+        if by_client:
+            parts |= {side: np.unique(parts[side], return_inverse=True)[1] for side in ("client", "client_test")}
+        return replace(self, **parts)
+
+
+def _rule(ok: bool, value: str, rule: str, remedy: str) -> None:
+    if not ok:
+        raise DataError(value, rule, remedy)
+
+
+def _array(name: str, given: ArrayLike) -> Array:
+    try:
+        out = np.asarray(given)
+    except ValueError:
+        raise DataError(name, "its rows differ in shape", "give a rectangular array") from None
+    _rule(not out.dtype.hasobject, f"{name} of dtype object", "object arrays are refused", "give plain numbers")
+    return out
+
+
+def _samples(name: str, given: ArrayLike) -> Array:
+    x = _array(name, given)
+    _rule(x.dtype.kind in "biuf", f"{name} of dtype {x.dtype}", "samples are plain numbers", "convert it to float32")
+    _rule(2 <= x.ndim <= 4, f"{name} of shape {x.shape}", "samples have 2, 3 or 4 axes", "give (n, features) or images")
+    _rule(0 not in x.shape[1:], f"{name} of shape {x.shape}", "a sample has at least one value", "drop the empty axis")
+    if x.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32, copy=False)
+        finite = np.isfinite(x)
+        if not finite.all():
+            row = int(np.argwhere(~finite)[0][0])
+            raise DataError(f"{name}[{row}]", "it holds NaN or infinity", "drop or repair the sample")
+    elif x.dtype.kind == "b":
+        x = x.astype(np.uint8)
+    return channels_first(x)
+
+
+def channels_first(x: Array) -> Array:
+    """(n, h, w, c) as (n, c, h, w); anything else, and what is channels first already, as it is."""
+    last = x.ndim == 4 and x.shape[3] in _IMAGE_CHANNELS and x.shape[1] not in _IMAGE_CHANNELS
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2) if last else x)
+
+
+def _labels(name: str, given: ArrayLike) -> Index:
+    y = _array(name, given)
+    _rule(y.ndim == 1, f"{name} of shape {y.shape}", "labels have one axis", "give one class number per sample")
+    if not len(y):
+        return np.zeros(0, np.int64)
+    _rule(
+        y.dtype.kind in "biu",
+        f"{name} of dtype {y.dtype}",
+        "labels are integers",
+        "convert it to class numbers 0 .. C - 1",
+    )
+    _rule(int(y.min()) >= 0, f"{name} with label {y.min()}", "labels are 0 or more", "number the classes from 0")
+    _rule(
+        int(y.max()) < 1 << 20,
+        f"{name} with label {y.max()}",
+        "labels stay below 1048576",
+        "number the classes densely",
+    )
+    return y.astype(np.int64)
+
+
+def _same_length(a: str, first: Array, b: str, second: Array) -> None:
+    value = f"{a} with {len(first)} rows and {b} with {len(second)}"
+    _rule(len(first) == len(second), value, "they must have one row per sample", "give both the same length")
+
+
+def _owners(client: ArrayLike | None, test: ArrayLike | None, n: int, n_test: int) -> tuple[Index | None, Index | None]:
+    if client is None:
+        _rule(test is None, "client_test without client", "owners are given for both or not at all", "give client too")
+        return None, None
+    both = [_array("client", client)] + ([] if test is None else [_array("client_test", test)])
+    for name, column, rows in zip(("client", "client_test"), both, (n, n_test), strict=False):
+        _rule(
+            column.shape == (rows,), f"{name} of shape {column.shape}", f"{rows} samples need one owner each", "fix it"
+        )
+        ok = column.dtype.kind in "iuU" or not rows
+        _rule(ok, f"{name} of dtype {column.dtype}", "owners are integers or strings", "convert it")
+    number = np.unique(np.concatenate(both), return_inverse=True)[1].astype(np.int64)
+    return number[:n], None if test is None else number[n:]
+
+
+def data_root(root: Path | str | None = None) -> Path:
+    """Where datasets are: `root`, else `$FEDCOHORT_DATA`, else `~/.cache/fedcohort/data`."""
+    given = root or os.environ.get("FEDCOHORT_DATA")
+    return Path(given).expanduser() if given else Path.home() / ".cache" / "fedcohort" / "data"
+
+
+def load(name: str, root: Path | str | None = None) -> Dataset:
+    """A dataset by name: "digits" is embedded; the others, and NAME.npz of your own, are read from the data folder."""
+    if name == "digits":
+        return _assemble(name, digits(), Path("scikit-learn"))
+    folder = data_root(root)
+    plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is not None
+    found = find(name, folder) if plain else None
+    if found is None:
+        if name in KNOWN:
+            raise missing(name, folder)
+        raise UnknownName.among("dataset", name, ["digits", *KNOWN])
+    return _assemble(name, found.read(), found.files[0])
+
+
+def _assemble(name: str, columns: Arrays, path: Path) -> Dataset:
+    """Columns of a reader as a checked Dataset, with the normalisation that is usual for this set."""
+    known = KNOWN.get(name)
+    for side in ("x", "x_test"):
+        if known and side in columns:
+            columns[side] = known.arrange(columns[side])
+    scale, shift = columns.pop("scale", None), columns.pop("shift", None)
+    if scale is None and known:
+        scale, shift = np.asarray(known.scale), np.asarray(known.shift)
+    try:
+        made = Dataset.from_arrays(
+            **columns,
+            name=name,
+            classes=known.classes if known else None,
+            scale=None if scale is None else _plain(scale),
+            shift=0.0 if shift is None else _plain(shift),
+        )
+        np.broadcast_shapes(np.shape(made.scale), made.shape)
+    except (DataError, ValueError) as error:
+        raise refused(path, str(error).rstrip(".")) from None
+    return made
+
+
+def _plain(value: Array) -> Scale:
+    return float(value) if value.ndim == 0 else value.astype(np.float32)
