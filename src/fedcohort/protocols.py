@@ -29,7 +29,10 @@ from fedcohort.types import (
 class Selector(Protocol):
     """Chooses who trains next. `select` is repeatable; learning happens only in `observe`."""
 
-    needs: ClassVar[frozenset[str]]
+    @property
+    def needs(self) -> frozenset[str]:
+        """The signals it reads: a promise and a privacy statement. Usually a class attribute."""
+        ...
 
     def select(self, rnd: Round, rng: np.random.Generator, /) -> Cohort:
         """Choose at most `rnd.size` of `rnd.available`. Same state, round and generator: same cohort."""

@@ -1,0 +1,33 @@
+"""The explicit catalogue: one line per selector and method. Nothing is imported until it is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A name, where its class lives, and what `fedcohort list` says about it."""
+
+    kind: str  # selector or method
+    name: str
+    target: str  # "module:Class"
+    family: str
+    paper: str
+    cost: str = "no extra traffic"  # what a round costs beyond training: probes, signals
+
+
+def _selector(name: str, target: str, family: str, paper: str, cost: str = "no extra traffic") -> Entry:
+    return Entry("selector", name, f"fedcohort.selectors.{target}", family, paper, cost)
+
+
+def _method(name: str, target: str, family: str, paper: str, cost: str = "no extra traffic") -> Entry:
+    return Entry("method", name, f"fedcohort.methods.{target}", family, paper, cost)
+
+
+ENTRIES: tuple[Entry, ...] = (
+    _selector("uniform", "uniform:Uniform", "baseline", "McMahan et al. 2017"),
+    _selector("proportional", "proportional:Proportional", "baseline", "Li et al. 2020 (FedProx)"),
+    _selector("round-robin", "round_robin:RoundRobin", "baseline", "-"),
+    _method("fedavg", "fedavg:FedAvg", "averaging", "McMahan et al. 2017"),
+)
