@@ -31,6 +31,7 @@ class Signal:
     bytes: int  # sent per client and report; -1: four bytes per model (or last-layer) parameter
     privacy: int  # 0 .. 3
     about: str
+    optional: bool = False  # NaN means "could not be measured here" (no local validation data), not a broken reply
 
 
 _ALL = (
@@ -69,7 +70,7 @@ _ALL = (
         1,
         "cross-entropy of the locally trained model on local training data",
     ),
-    Signal("val_loss", "nats", "client", 4, 1, "cross-entropy of the broadcast model on local validation data"),
+    Signal("val_loss", "nats", "client", 4, 1, "cross-entropy of the broadcast model on local validation data", True),
     Signal(
         "robust_loss",
         "nats",

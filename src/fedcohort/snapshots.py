@@ -1,0 +1,76 @@
+"""Snapshots: everything needed to go on from a round, in two generations, each with a digest.
+
+A snapshot is a pack followed by its SHA-256. It is written to a temporary file, synced, renamed, and the folder
+synced; the one before stays until the next. A damaged newest one is passed over for the one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedcohort.core.pack import PackError, pack, unpack
+from fedcohort.errors import StoreError
+from fedcohort.types import Array, Arrays
+
+GENERATIONS = 2
+
+
+class Snapshots:
+    """The snapshots of one run, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, index: int, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
+        """Keep the state after round `index`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        data = pack(arrays, {**meta, "round": index})
+        write_durably(self._path(index), data + hashlib.sha256(data).digest())
+        for old in self._rounds()[:-GENERATIONS]:
+            self._path(old).unlink(missing_ok=True)
+
+    def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
+        """The newest snapshot that checks out: (round, arrays, meta), or None."""
+        for index in reversed(self._rounds()):
+            data = self._path(index).read_bytes()
+            if hashlib.sha256(data[:-32]).digest() != data[-32:]:
+                continue
+            try:
+                arrays, meta = unpack(data[:-32])
+            except PackError:
+                continue
+            if meta.get("round") == index:
+                return index, arrays, meta
+        return None
+
+    def _path(self, index: int) -> Path:
+        return self.folder / f"round-{index:08d}.snapshot"
+
+    def _rounds(self) -> list[int]:
+        found = self.folder.glob("round-*.snapshot") if self.folder.is_dir() else []
+        return sorted(int(p.stem.removeprefix("round-")) for p in found if p.stem.removeprefix("round-").isdigit())
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace a file so that after a crash it holds either the old or the new bytes."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise StoreError(
+            f"file {path}", f"it could not be written ({error.strerror})", "free some space and resume"
+        ) from None
