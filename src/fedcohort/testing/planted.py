@@ -1,10 +1,10 @@
 """A planted federation: every signal of the catalogue, for clients of which it is known who is good.
 
 No data and no model are trained. Clients of even *identity* are good: they own more samples, are faster and more
-reliable, have more to learn (higher losses, larger gradients) and learn it (a larger fall of the loss), see all classes,
-and their updates point the way the federation goes. Clients of odd identity are the opposite. Everything is a function of
-(seed, round, identity), so that a run can be cut, continued and repeated anywhere, and a relabelled federation
-(`identity` permuted over the slots) is the same world under other slots.
+reliable, have more to learn (higher losses, larger gradients) and learn it (a larger fall of the loss), see all
+classes, and their updates point the way the federation goes. Clients of odd identity are the opposite. Everything
+is a function of (seed, round, identity), so that a run can be cut, continued and repeated anywhere, and a relabelled
+federation (`identity` permuted over the slots) is the same world under other slots.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PlantedFederation:
     @property
     def good(self) -> Mask:
         """Who belongs to the better half, by slot."""
-        return self._identity % 2 == 0
+        return np.equal(self._identity % 2, 0)
 
     def available(self, index: int) -> Index:
         """Sorted slots that can be asked in this round."""
@@ -147,7 +147,8 @@ class PlantedFederation:
 
     def model(self, index: int) -> Real:
         """The global parameters after this round (they move along one line)."""
-        return (_compass(PARAMS) * (1.0 - np.exp(-(index + 1) / 20.0))).astype(np.float32)
+        way: Real = (_compass(PARAMS) * (1.0 - np.exp(-(index + 1) / 20.0))).astype(np.float32)
+        return way
 
     def result(self, rnd: Round, cohort: Cohort, needs: frozenset[str]) -> RoundResult:
         """What comes of the round: one row per dispatched client, NaN where there was no reply."""
@@ -219,7 +220,10 @@ class PlantedFederation:
         own = luck.normal_at(self.seed, "direction", 0, cell.reshape(-1)).reshape(cell.shape) / np.sqrt(width)
         shake = luck.normal_at(self.seed, name, index, cell.reshape(-1)).reshape(cell.shape) / np.sqrt(width)
         row = (1.0 - astray) * _compass(width) + astray * own + self.noise * shake
-        return row + self.model(index - 1) if name in ("weights", "probe_weights") else row
+        if name in ("weights", "probe_weights"):
+            row = row + self.model(index - 1)
+        out: NDArray[np.float64] = row
+        return out
 
     def _profile(self, name: str, clients: Index) -> NDArray[np.float32] | Index:
         who = self._identity[clients]

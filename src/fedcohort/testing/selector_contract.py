@@ -16,7 +16,7 @@ import io
 import random
 import unittest
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,9 @@ from fedcohort.errors import FedcohortError
 from fedcohort.protocols import Selector
 from fedcohort.signals import get
 from fedcohort.testing.planted import PlantedFederation
-from fedcohort.types import Arrays, Cohort, Outcome
+from fedcohort.types import Arrays, Cohort, Outcome, Round
+
+Step = tuple[Round, Cohort]
 
 CLAUSES = frozenset(
     {
@@ -335,7 +337,7 @@ def _same_cohort(a: Cohort, b: Cohort, what: str) -> None:
             assert np.array_equal(one[name], two[name], equal_nan=True), f"{what} gives another {name}"
 
 
-def _same_future(a: list, b: list, what: str) -> None:  # type: ignore[type-arg]
+def _same_future(a: list[Step], b: list[Step], what: str) -> None:
     for (rnd, one), (_, two) in zip(a, b, strict=True):
         _same_cohort(one, two, f"{what}, round {rnd.index}")
 
@@ -343,8 +345,7 @@ def _same_future(a: list, b: list, what: str) -> None:  # type: ignore[type-arg]
 def _same_state(a: Arrays, b: Arrays, what: str) -> None:
     assert a.keys() == b.keys(), f"{what} (keys {sorted(a)} and {sorted(b)})"
     for name in a:
-        same = a[name].dtype == b[name].dtype and a[name].shape == b[name].shape
-        assert same and a[name].tobytes() == b[name].tobytes(), f"{what} (column {name!r})"
+        assert _bitwise_equal(a[name], b[name]), f"{what} (column {name!r})"
 
 
 def _same_rows(before: Arrays, after: Arrays, what: str) -> None:
@@ -352,7 +353,11 @@ def _same_rows(before: Arrays, after: Arrays, what: str) -> None:
     assert before.keys() == after.keys(), f"{what} (keys)"
     for name, old in before.items():
         now = after[name] if old.ndim == 0 else after[name][: old.shape[0]]
-        assert old.shape == now.shape and old.tobytes() == now.tobytes(), f"{what} (column {name!r})"
+        assert _bitwise_equal(old, now), f"{what} (column {name!r})"
+
+
+def _bitwise_equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 def _through_a_file(state: Arrays) -> Arrays:
