@@ -1,0 +1,121 @@
+"""FedCA: combinatorial averaging. Only the clients whose models ensemble best go into the average.
+
+    The FedCM paper: federated learning with combinatorial model averaging and multi-armed bandit based client
+    sampling (text in shared/papers/fedcm.txt), sections 2 and 3.
+
+Of the models w_k that came back (S), with logits g and a labelled validation set X at the server,
+
+    S_opt = argmax over non-empty U of u(X, (1 / |U|) sum_U g(x; w_k))                                   (4)
+    w+    = sum_{S_opt} p_k (N / |S_opt|) w_k                                                            (5)
+
+u is the accuracy ("Dirac delta") or the log-likelihood ("classification loss").
+
+Departures from the paper
+    * The classification loss is printed as a loss under an argmax, of the logarithm of a logit: taken as the mean
+      log-softmax of the averaged logits, maximised.
+    * (5) sums to one only where all p_k are equal, and S_opt is adaptive: weights are p_k / sum_{S_opt} p_j by
+      default. weights="paper" keeps (5), which rescales the whole model each round and is not idle-invariant.
+    * Ties, which the paper leaves open: larger subset, then log-likelihood, then lowest ids.
+    * Beyond `exhaustive_up_to` models the search is greedy (see subset_search); `info` says so.
+    * S is who returned in time, not who was asked. A model with non-finite logits is left out before the search.
+    * Any method can stand inside: it gets S_opt as its cohort, without inclusion probabilities, which an adaptive
+      choice voids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from fedcohort.errors import BadParameter, check
+from fedcohort.methods.base import Base, Step, multiplicity, weighted_sum
+from fedcohort.methods.subset_search import SCORES, best_subset
+from fedcohort.methods.wrapping import Wrapper, local_params
+from fedcohort.protocols import Aggregation, Method, ServerBench
+from fedcohort.types import Mask, Model, Updates
+
+WEIGHTS = ("normalised", "paper")
+
+
+class FedCA(Wrapper):
+    """Average the best-ensembling subset of the cohort; the rest is FILTERED."""
+
+    name: ClassVar[str] = "fedca"
+
+    def __init__(
+        self,
+        *,
+        inner: Method | None = None,
+        score: str = "accuracy",  # [u]
+        weights: str = "normalised",
+        exhaustive_up_to: int = 12,
+    ) -> None:
+        check(score in SCORES, f"score = {score!r}", "FedCA has no such score", f"use one of {', '.join(SCORES)}")
+        check(weights in WEIGHTS, f"weights = {weights!r}", "no such weights", f"use one of {', '.join(WEIGHTS)}")
+        check(
+            weights == "normalised" or inner is None,
+            f"weights = {weights!r} with an inner method",
+            "the inner method brings its own weights",
+            "leave one of the two out",
+        )
+        check(
+            0 <= exhaustive_up_to <= 16,
+            f"exhaustive_up_to = {exhaustive_up_to}",
+            "2^n subsets are searched, so it must lie in 0..16",
+            "use 12",
+        )
+        super().__init__(inner=PaperWeights() if weights == "paper" else inner)
+        self.score, self.weights, self.exhaustive_up_to = score, weights, exhaustive_up_to
+
+    def choose(self, model: Model, updates: Updates, context: Aggregation) -> tuple[Mask, dict[str, float]]:
+        """Eq. 4."""
+        bench = validation_bench(context.bench, self.name)
+        logits = bench.logits(local_params(model, updates), "validation")
+        sound = np.isfinite(logits).all(axis=(1, 2))
+        kept = np.zeros(len(updates), np.bool_)
+        if not sound.any():
+            return kept, {"fedca_size": 0.0}
+        found = best_subset(
+            logits[sound], bench.labels("validation"), score=self.score, exhaustive_up_to=self.exhaustive_up_to
+        )
+        kept[sound] = found.members
+        return kept, {
+            "fedca_size": float(kept.sum()),
+            "fedca_score": found.accuracy if self.score == "accuracy" else found.log_likelihood,
+            "fedca_accuracy": found.accuracy,
+            "fedca_log_likelihood": found.log_likelihood,
+            "fedca_subsets": float(found.evaluated),
+            "fedca_exhaustive": float(found.exhaustive),
+        }
+
+    def narrowed(self, context: Aggregation, kept: Updates) -> Aggregation:
+        """S_opt takes the place of S."""
+        return replace(context, dispatched=kept.clients, inclusion={})
+
+
+class PaperWeights(Base):
+    """Eq. 5 as printed, on the rows it is given."""
+
+    name: ClassVar[str] = "fedca-paper-weights"
+
+    def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
+        """sum_k p_k (N / |S_opt|) w_k, written as a change of w."""
+        total = max(float(context.samples.sum()), 1.0)
+        times = multiplicity(updates, context)
+        weight = np.asarray(updates.weight, np.float64) * times / total * context.population / times.sum()
+        scale = float(weight.sum())
+        change = (scale - 1.0) * model.params.astype(np.float64) + weighted_sum(weight, updates.delta)
+        return Step(change, np.ones(len(updates), np.bool_), {"fedca_weight_sum": scale})
+
+
+def validation_bench(bench: ServerBench | None, name: str) -> ServerBench:
+    """The bench, if it has labelled validation data; otherwise the error that says what to do."""
+    if bench is None or bench.size("validation") == 0:
+        raise BadParameter(
+            f"method {name!r} on a task without a server validation split",
+            "it compares models on labelled data held at the server (never the test set)",
+            "hold out a validation split in the task, or choose a method that needs none such as fedavg",
+        )
+    return bench
