@@ -99,13 +99,19 @@ class Session:
         self._asked, self._cohort = rnd, cohort
         return cohort
 
-    def tell(self, result: RoundResult, metrics: Mapping[str, Any] | None = None) -> None:
-        """Learn from the round that was asked for. `metrics` go to the journal only."""
+    def tell(
+        self,
+        result: RoundResult,
+        metrics: Mapping[str, Any] | None = None,
+        reasons: Mapping[int, str] | None = None,
+    ) -> None:
+        """Learn from the round that was asked for. Metrics, and reasons per client, go to the journal only."""
         self._in_turn(self._asked is not None, "tell", "ask for a cohort first")
         assert self._asked is not None
         _check_result(result, self.index, self._cohort.clients)
         ordered = _ordered(result, self.selector.needs, self._asked.probed)
-        meta = {"score": _json(result.score), "metrics": dict(metrics or {})}
+        why = {str(client): reason for client, reason in (reasons or {}).items()}
+        meta = {"score": _json(result.score), "metrics": dict(metrics or {}), "reasons": why}
         self._write("tell", _tell_arrays(ordered), meta)
         self.selector.observe(ordered)
         self._asked = None

@@ -1,0 +1,142 @@
+"""A run and its folder: resolved configuration, versions, journal, snapshots, metrics.
+
+::
+
+    runs/uniform-3f9a.../
+        config.toml      the resolved configuration
+        versions.json    of everything that can change the result
+        journal.db       who was chosen, and what came of it
+        snapshots/       where to go on
+        metrics.jsonl    one line per round, written when the run ends
+        lock             held by the process that runs it
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fedcohort import __version__
+from fedcohort.errors import RunExists, StoreError, VersionMismatch
+from fedcohort.experiment.config import RunConfig, from_mapping
+from fedcohort.journal import Journal
+from fedcohort.registry import make_method, make_selector, make_task_spec, make_world_spec
+from fedcohort.sim.history import History
+from fedcohort.sim.loop import Simulation, read_history
+from fedcohort.snapshots import Snapshots, write_durably
+
+OnRound = Callable[[dict[str, float]], None]
+_PACKAGES = ("numpy", "numba", "scikit-learn", "torch")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that came to its end."""
+
+    config: RunConfig
+    history: History
+    folder: Path | None = None
+
+
+def build(config: RunConfig, *, journal: Journal | None = None, snapshots: Snapshots | None = None) -> Simulation:
+    """The objects of a configuration, put together."""
+    from fedcohort.worlds.build import build_world
+
+    selector, method = make_selector(config.selector), make_method(config.method)
+    spec, world_spec = make_task_spec(config.task), make_world_spec(config.world)
+    settings = config.settings()
+    world = build_world(world_spec, spec.labels(), seed=config.seed, owners=spec.owners(), classes=spec.classes)
+    task = spec.bind(world, engine=config.engine, workers=config.workers)
+    return Simulation(selector, method, world, task, settings, journal=journal, snapshots=snapshots)
+
+
+def run(config: RunConfig, folder: Path | None = None, on_round: OnRound | None = None) -> Finished:
+    """Run from the start; with a folder, everything is kept there."""
+    if folder is None:
+        return Finished(config, build(config).run(on_round))
+    if (folder / "journal.db").exists():
+        raise RunExists(
+            f"run folder {folder}", "it holds a run already", f"`fedcohort resume {folder}`, or another --out"
+        )
+    build(config)  # every mistake shows before anything is written
+    folder.mkdir(parents=True, exist_ok=True)
+    journal = Journal.create(folder / "journal.db", {"config": config.plain(), "version": __version__})
+    try:
+        write_durably(folder / "config.toml", config.toml().encode())
+        write_durably(folder / "versions.json", json.dumps(versions(), indent=2).encode())
+        return _go_on(config, folder, journal, on_round)
+    finally:
+        journal.close()
+
+
+def resume(folder: Path, on_round: OnRound | None = None) -> Finished:
+    """Go on where the last process stopped."""
+    journal = Journal.open(_journal(folder))
+    try:
+        return _go_on(_config(journal), folder, journal, on_round)
+    finally:
+        journal.close()
+
+
+def read(folder: Path) -> Finished:
+    """What a run folder holds, finished or not, also while the run goes on."""
+    journal = Journal.read(_journal(folder))
+    try:
+        config = _config(journal)
+        header_population = _population(journal)
+        return Finished(config, read_history(journal, header_population), folder)
+    finally:
+        journal.close()
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that can change a result."""
+    found = {"fedcohort": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _go_on(config: RunConfig, folder: Path, journal: Journal, on_round: OnRound | None) -> Finished:
+    simulation = build(config, journal=journal, snapshots=Snapshots(folder / "snapshots"))
+    simulation.resume()
+    history = simulation.run(on_round)
+    lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in history.rows)
+    write_durably(folder / "metrics.jsonl", lines.encode())
+    return Finished(config, history, folder)
+
+
+def _journal(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise StoreError(
+            f"run folder {folder}", "there is no such folder", "check the path, or see `fedcohort list runs`"
+        )
+    if not (folder / "journal.db").exists():
+        raise StoreError(f"run folder {folder}", "it holds no journal", "name a folder made by `fedcohort run`")
+    return folder / "journal.db"
+
+
+def _config(journal: Journal) -> RunConfig:
+    header: dict[str, Any] = journal.header
+    written = str(header.get("version", "?"))
+    if written.split(".")[:2] != __version__.split(".")[:2]:
+        raise VersionMismatch(
+            f"run folder {journal.path.parent}",
+            f"it was written by fedcohort {written}, this is {__version__}",
+            f"install fedcohort {written} to go on with it",
+        )
+    return from_mapping(header["config"])
+
+
+def _population(journal: Journal) -> int:
+    for record in journal.records(kind="ask"):
+        return int(record.unpack()[1]["population"])
+    return 0

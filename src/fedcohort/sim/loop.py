@@ -1,0 +1,272 @@
+"""The loop: ask, train, validate, aggregate, tell, until the rounds are done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedcohort import signals as catalogue
+from fedcohort.core.rng import generator
+from fedcohort.errors import StateMismatch, check
+from fedcohort.journal import Journal
+from fedcohort.protocols import Aggregation, Method, Selector, Task, World
+from fedcohort.session import Session
+from fedcohort.sim.federation import Federation, Replies, Traffic
+from fedcohort.sim.history import History
+from fedcohort.snapshots import Snapshots
+from fedcohort.types import Arrays, Cohort, Index, Model, Outcome, Plan, Probed, RoundResult, Signals
+from fedcohort.validate import Limits
+
+IDLE = 60.0  # virtual seconds that pass when nobody is available
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run needs to know beside its four objects."""
+
+    rounds: int = 100
+    size: int = 10
+    seed: int = 0
+    deadline: float = math.inf  # virtual seconds after which nobody is waited for
+    over_select: float = 1.0  # ask for this many times `size`, close at the size-th reply
+    evaluate_every: int = 1
+    lr_decay: float = 1.0  # the learning rate is multiplied by this every round
+    max_privacy: str = "P2"
+    max_norm: float = math.inf  # updates of a larger norm are rejected
+    snapshot_every: int = 1
+
+    def __post_init__(self) -> None:
+        check(self.rounds >= 1, f"rounds = {self.rounds}", "a run needs at least one round", "use 1 or more")
+        check(self.size >= 1, f"size = {self.size}", "a cohort needs at least one client", "use 1 or more")
+        check(self.seed >= 0, f"seed = {self.seed}", "a seed must not be negative", "use 0 or more")
+        check(self.deadline > 0, f"deadline = {self.deadline}", "a deadline must be positive", "use seconds, or none")
+        check(self.over_select >= 1, f"over_select = {self.over_select}", "it must be at least 1", "use e.g. 1.3")
+        check(self.evaluate_every >= 1, f"evaluate_every = {self.evaluate_every}", "it must be at least 1", "use 1")
+        check(self.lr_decay > 0, f"lr_decay = {self.lr_decay}", "it must be positive", "use e.g. 0.999")
+        check(self.max_norm > 0, f"max_norm = {self.max_norm}", "it must be positive", "leave it out for no limit")
+        check(self.snapshot_every >= 1, f"snapshot_every = {self.snapshot_every}", "it must be at least 1", "use 1")
+
+
+class Simulation:
+    """One selector and one method on one task in one world."""
+
+    def __init__(
+        self,
+        selector: Selector,
+        method: Method,
+        world: World,
+        task: Task,
+        settings: Settings,
+        *,
+        journal: Journal | None = None,
+        snapshots: Snapshots | None = None,
+    ) -> None:
+        check(
+            settings.size <= world.population,
+            f"size = {settings.size}",
+            f"the world has {world.population} clients",
+            f"use at most {world.population}",
+        )
+        self.settings, self.method, self.world, self.task, self.snapshots = settings, method, world, task, snapshots
+        limits = Limits(max_norm=settings.max_norm)
+        self.federation = Federation(world, task, seed=settings.seed, deadline=settings.deadline, limits=limits)
+        self.session = Session(
+            selector,
+            size=math.ceil(settings.size * settings.over_select),
+            seed=settings.seed,
+            journal=journal,
+            provides=self.federation.provides,
+            max_privacy=settings.max_privacy,
+        )
+        self.model = task.initial(generator(settings.seed, "model"))
+        self.clock = 0.0
+        self.history = History(world.population)
+        self._needs = selector.needs
+
+    def run(self, on_round: Callable[[dict[str, float]], None] | None = None) -> History:
+        """All remaining rounds."""
+        for row in self.steps():
+            if on_round is not None:
+                on_round(row)
+        self.session.close()
+        return self.history
+
+    def steps(self) -> Iterator[dict[str, float]]:
+        """One round after the other; yields the round's numbers."""
+        while self.session.index < self.settings.rounds:
+            row = self._round()
+            done = self.session.index
+            if self.snapshots is not None and (
+                done % self.settings.snapshot_every == 0 or done == self.settings.rounds
+            ):
+                self.snapshots.save(done, *self._state())
+            yield row
+
+    def resume(self) -> int:
+        """Go back to the newest snapshot; the round to go on with (0: from the start)."""
+        found = self.snapshots.latest() if self.snapshots is not None else None
+        if found is None:
+            return 0
+        _, arrays, meta = found
+        self._load(arrays, meta)
+        return self.session.index
+
+    def _round(self) -> dict[str, float]:
+        index = self.session.index
+        probing = _Probing(self, index)
+        available = self.world.available(index, self.clock)
+        cohort = self.session.ask(
+            available,
+            population=self.world.population,
+            clock=self.clock,
+            profiles=self.federation.profiles,
+            probe=probing,
+        )
+        plan = self._plan(index, cohort)
+        prepared = self.method.prepare(plan, self.model, cohort.clients)
+        replies = self.federation.train(index, self.model, cohort, prepared, self._needs, self.settings.size)
+        info = self._aggregate(index, cohort, plan, prepared, replies)
+        self.clock += probing.seconds + (replies.seconds if cohort.clients.size else IDLE)
+        result = self._result(index, replies)
+        row = self._row(index, result, replies, probing, info)
+        self.session.tell(result, row, replies.reasons)
+        self.history.rows.append(row)
+        self.history.cohorts.append(result.clients)
+        self.history.reasons.append(dict(replies.reasons))
+        return row
+
+    def _plan(self, index: int, cohort: Cohort) -> Plan:
+        """The task's plan for this round, with what the selector directs."""
+        base = self.task.plan()
+        measure = base.measure | catalogue.of_side(self._needs, "client")
+        lr: Any = base.lr if self.settings.lr_decay == 1.0 else np.asarray(base.lr) * self.settings.lr_decay**index
+        plan = replace(base, seed=self.settings.seed, round=index, measure=measure, lr=lr)
+        if "work" in cohort.directives:
+            work = np.asarray(cohort.directives["work"], np.float64)
+            epochs = np.maximum(np.rint(plan.epochs_of(work.size) * work), 1).astype(np.int64)
+            plan = replace(plan, epochs=epochs)
+        return plan
+
+    def _aggregate(self, index: int, cohort: Cohort, plan: Plan, prepared: Plan, replies: Replies) -> dict[str, float]:
+        """Let the method make a new model; mark whom it left out as FILTERED."""
+        asked = prepared.measure - plan.measure  # what the method wants to hear from its client half
+        at = np.searchsorted(np.sort(replies.clients), replies.updates.clients)
+        rows = np.argsort(replies.clients, kind="stable")[at]
+        extras = {n: replies.signals[n][rows] for n in asked if n in replies.signals}
+        updates = replace(replies.updates, extras={**extras, **replies.updates.extras})
+        context = Aggregation(
+            index=index,
+            plan=prepared,
+            population=self.world.population,
+            samples=self.world.train.sizes,
+            dispatched=cohort.clients,
+            inclusion=_by_client(cohort.clients, cohort.inclusion),
+            multiplicity={
+                k: int(v) for k, v in _by_client(cohort.clients, cohort.directives.get("multiplicity")).items()
+            },
+            bench=self.task.bench(),
+            rng=generator(self.settings.seed, "method", index),
+        )
+        made = self.method.aggregate(self.model, updates, context)
+        self.model = made.model
+        replies.outcome[rows[~made.accepted]] = Outcome.FILTERED
+        return {f"method.{k}": float(v) for k, v in made.info.items()}
+
+    def _result(self, index: int, replies: Replies) -> RoundResult:
+        score = float(self.task.evaluate(self.model, "validation").get("accuracy", math.nan))
+        return RoundResult(
+            index=index,
+            clients=replies.clients,
+            outcome=replies.outcome,
+            duration=replies.duration,
+            signals=Signals(replies.signals),
+            score=score,
+            model=self.model.params if "model" in self._needs else None,
+        )
+
+    def _row(
+        self, index: int, result: RoundResult, replies: Replies, probing: _Probing, info: dict[str, float]
+    ) -> dict[str, float]:
+        """The round's numbers, in plain floats (JSON has no NaN: what was not measured is left out)."""
+        last = index + 1 == self.settings.rounds
+        measured = self.task.evaluate(self.model, "test") if last or index % self.settings.evaluate_every == 0 else {}
+        counts = {o.name.lower(): float((result.outcome == o).sum()) for o in Outcome}
+        row = {
+            "round": float(index),
+            "clock": self.clock,
+            "seconds": replies.seconds + probing.seconds,
+            **{k: float(v) for k, v in measured.items()},
+            "score": result.score,
+            "asked": float(result.clients.size),
+            **counts,
+            "probed": float(probing.count),
+            "bytes_down": replies.traffic.down,
+            "bytes_up": replies.traffic.up,
+            "bytes_probes": probing.traffic.probes,
+            "bytes_signals": replies.traffic.signals,
+            **info,
+        }
+        return {k: v for k, v in row.items() if math.isfinite(v)}
+
+    def _state(self) -> tuple[Arrays, dict[str, Any]]:
+        arrays: Arrays = {
+            "model.params": self.model.params,
+            "model.buffers": self.model.buffers,
+            "model.counters": self.model.counters,
+            "clock": np.array(self.clock),
+        }
+        arrays.update({f"session.{k}": v for k, v in self.session.state_dict().items()})
+        arrays.update({f"method.{k}": v for k, v in self.method.state_dict().items()})
+        return arrays, {"world": self.world.digest}
+
+    def _load(self, arrays: Arrays, meta: dict[str, Any]) -> None:
+        if meta.get("world") != self.world.digest:
+            raise StateMismatch("snapshot", "it was made in another world", "resume with the same data and seed")
+
+        def part(prefix: str) -> Arrays:
+            return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+        self.session.load_state_dict(part("session."))
+        self.method.load_state_dict(part("method."))
+        self.model = Model(**part("model."))
+        self.clock = float(arrays["clock"])
+        if self.session.journal is not None:
+            self.history = read_history(self.session.journal, self.world.population, upto=self.session.index)
+
+
+class _Probing:
+    """Answers the selector's probe and keeps the bill."""
+
+    def __init__(self, simulation: Simulation, index: int) -> None:
+        self.simulation, self.index = simulation, index
+        self.seconds, self.count, self.traffic = 0.0, 0, Traffic()
+
+    def __call__(self, clients: Index, names: frozenset[str]) -> Probed:
+        sim = self.simulation
+        plan = replace(sim.task.plan(), seed=sim.settings.seed, round=self.index)
+        answers, self.seconds, self.traffic = sim.federation.probe(self.index, sim.model, clients, names, plan)
+        self.count = int(clients.size)
+        return answers
+
+
+def read_history(journal: Journal, population: int, upto: int | None = None) -> History:
+    """The history of the rounds that a journal holds."""
+    history = History(population)
+    for record in journal.records(kind="tell"):
+        if upto is not None and record.round >= upto:
+            break
+        arrays, meta = record.unpack()
+        history.rows.append(meta["metrics"])
+        history.cohorts.append(arrays["clients"])
+        history.reasons.append({int(k): v for k, v in meta["reasons"].items()})
+    return history
+
+
+def _by_client(clients: Index, column: Any) -> dict[int, float]:
+    if column is None:
+        return {}
+    return {int(c): float(v) for c, v in zip(clients, np.asarray(column), strict=True)}
