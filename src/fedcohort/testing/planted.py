@@ -10,7 +10,7 @@ federation (`identity` permuted over the slots) is the same world under other sl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,10 +116,13 @@ class PlantedFederation:
             return rnd
         asked = np.asarray(selector.probe(rnd, generator))
         self._check(asked, rnd, "probed", rnd.available.size)
+        if asked.size == 0:
+            return rnd
         lost = luck.uniform_at(self.seed, "probe-lost", rnd.index, self._identity[asked]) < self.failure / 2
         clients = np.sort(asked[~lost])
         names = of_side(SIGNALS if self.full else selector.needs, "probe")
-        return _with_probe(rnd, Probed(clients, Signals(self._measured(names, rnd.index, clients), selector.needs)))
+        answers = Signals(self._measured(names, rnd.index, clients), selector.needs)
+        return replace(rnd, probed=Probed(clients, answers))
 
     def ask(self, selector: Selector, index: int, size: int, seed: int = 0) -> tuple[Round, Cohort]:
         """Probe and select, with generators made from (seed, round); the cohort is checked."""
@@ -151,8 +154,8 @@ class PlantedFederation:
         return way
 
     def result(self, rnd: Round, cohort: Cohort, needs: frozenset[str]) -> RoundResult:
-        """What comes of the round: one row per dispatched client, NaN where there was no reply."""
-        clients = cohort.clients
+        """What comes of the round: one row per dispatched client in ascending order, NaN where nobody replied."""
+        clients = np.sort(cohort.clients)
         outcome = self.outcomes(rnd.index, clients)
         names = (of_side(SIGNALS, "client") | of_side(SIGNALS, "server")) - {"model"}
         columns = self._measured(names if self.full else names & needs, rnd.index, clients)
@@ -261,7 +264,3 @@ def _compass(width: int) -> NDArray[np.float64]:
     wave = np.cos(np.arange(width) + 1.0)
     unit: NDArray[np.float64] = wave / np.linalg.norm(wave)
     return unit
-
-
-def _with_probe(rnd: Round, probed: Probed) -> Round:
-    return Round(rnd.index, rnd.size, rnd.available, rnd.population, rnd.clock, rnd.profiles, probed)
