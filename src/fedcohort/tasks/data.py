@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.errors import DataError, UnknownName, check
+from fedcohort.errors import DataError, FedcohortError, UnknownName, check
 from fedcohort.tasks.formats import refused
-from fedcohort.tasks.known import KNOWN, digits, find, missing
+from fedcohort.tasks.known import KNOWN, Found, digits, find, missing, read_layouts
 from fedcohort.types import Array, Arrays, Index
 
 _IMAGE_CHANNELS = (1, 3, 4)
@@ -206,7 +206,10 @@ def _owners(client: ArrayLike | None, test: ArrayLike | None, n: int, n_test: in
         )
         ok = column.dtype.kind in "iuU" or not rows
         _rule(ok, f"{name} of dtype {column.dtype}", "owners are integers or strings", "convert it")
-    number = np.unique(np.concatenate(both), return_inverse=True)[1].astype(np.int64)
+    names, place = np.unique(np.concatenate(both), return_inverse=True)
+    only_test = np.ones(len(names), np.bool_)
+    only_test[place[:n]] = False  # those who own training samples come first, so that these are numbered densely
+    number = np.argsort(np.argsort(only_test, kind="stable"), kind="stable")[place]
     return number[:n], None if test is None else number[n:]
 
 
@@ -228,6 +231,73 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
             raise missing(name, folder)
         raise UnknownName.among("dataset", name, ["digits", *KNOWN])
     return _assemble(name, found.read(), found.files[0])
+
+
+def check_file(name: str, path: Path) -> Dataset:
+    """Read an .npz as the dataset of this name, whatever the file is called, with every check that `load` makes."""
+    return _assemble(name, read_layouts(path, KNOWN.get(name)), path)
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is known of one dataset on this machine. `problem` is empty unless it was checked and is not right."""
+
+    name: str
+    title: str
+    form: str  # "embedded", "npz", "idx" ...; empty when it is not there
+    place: str
+    nbytes: int = 0
+    samples: str = ""
+    problem: str = ""
+    checksum: str = ""  # "right" where a published one was compared
+
+    @property
+    def present(self) -> bool:
+        """Its files are there (they may still be damaged: see `problem`)."""
+        return bool(self.form)
+
+
+def available(root: Path | str | None = None, *, verify: bool = False) -> list[Status]:
+    """Every known dataset and every .npz of your own: what is there, where, how big; with `verify`, is it right."""
+    folder = data_root(root)
+    own = sorted(path.stem for path in folder.glob("*.npz") if path.stem not in KNOWN) if folder.is_dir() else []
+    return [status(name, folder, verify=verify) for name in ("digits", *KNOWN, *own)]
+
+
+def status(name: str, root: Path | str | None = None, *, verify: bool = False) -> Status:
+    """One dataset: where it is, and with `verify` what reading all of it says."""
+    folder = data_root(root)
+    title = KNOWN[name].title if name in KNOWN else "yours"
+    if name == "digits":
+        out = Status(name, "Handwritten digits, 8 x 8", "embedded", "scikit-learn")
+    else:
+        found = find(name, folder)
+        if found is None:
+            return Status(name, title, "", str(folder))
+        size = sum(path.stat().st_size for path in found.files if path.is_file())
+        out = Status(name, title, found.form, str(found.files[0].parent), size)
+        if verify and (problem := _checksum_problem(name, found)) is not None:
+            out = replace(out, problem=problem, checksum="" if problem else "right")
+    return _verified(out, folder) if verify and not out.problem else out
+
+
+def _checksum_problem(name: str, found: Found) -> str | None:
+    """None where nothing is published for these files; else what is wrong, or nothing."""
+    from fedcohort.tasks.sources import SOURCES, sha256_of
+
+    known = {remote.file: remote.sha256 for remote in SOURCES[name].files} if name in SOURCES else {}
+    files = [path for path in found.files if path.name in known and path.is_file()]
+    bad = [path.name for path in files if sha256_of(path) != known[path.name]]
+    return None if not files else f"wrong checksum: {', '.join(bad)}" if bad else ""
+
+
+def _verified(status: Status, folder: Path) -> Status:
+    try:
+        data = load(status.name, folder)
+    except FedcohortError as error:
+        return replace(status, problem=str(error))
+    owners = f", {data.clients} owners" if data.client is not None else ""
+    return replace(status, samples=f"{len(data):,} + {len(data.y_test):,} of {data.shape}{owners}")
 
 
 def _assemble(name: str, columns: Arrays, path: Path) -> Dataset:

@@ -7,6 +7,7 @@ Every reader takes a path, checks what the file declares against `Limits` before
 from __future__ import annotations
 
 import gzip
+import json
 import math
 import struct
 import zipfile
@@ -24,6 +25,7 @@ from fedcohort.errors import DataError
 from fedcohort.types import Array, Arrays
 
 HEADER_LIMIT = 10_000  # bytes of text in an .npy header; an honest one has about 120
+LEAF_LIMIT = 2 << 30  # bytes of one LEAF json file
 PLAIN_KINDS = "biuf"  # bool, integers, floats: what an array of samples or labels may hold
 _BROKEN = (zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError, struct.error, NotImplementedError, RuntimeError)
 
@@ -145,12 +147,68 @@ def read_idx(path: Path, limits: Limits) -> NDArray[np.uint8]:
     return flat.reshape(shape)
 
 
-def cifar_binary(content: bytes | bytearray, path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """One CIFAR-10 binary batch: records of a label byte and 3 x 32 x 32 bytes, red plane first."""
-    record = 1 + 3 * 32 * 32
-    if not content or len(content) % record:
-        raise damaged(path, f"{len(content):,} bytes are not a whole number of {record}-byte records")
-    rows = np.frombuffer(content, np.uint8).reshape(-1, record)
-    if rows[:, 0].max() > 9:
-        raise damaged(path, f"label {rows[:, 0].max()} is not between 0 and 9")
-    return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].copy()
+def read_leaf(paths: list[Path], side: int) -> tuple[Array, NDArray[np.int64], list[str]]:
+    """LEAF json files of square pictures with `side` pixels: samples, labels and the writer of each sample.
+
+    LEAF's values are k/255; they come back as bytes where that loses nothing, else as float32.
+    """
+    pictures: list[Array] = []
+    labels: list[NDArray[np.int64]] = []
+    writers: list[str] = []
+    for path in paths:
+        for writer, x, y in _leaf_writers(path, side * side):
+            pictures.append(x)
+            labels.append(y)
+            writers += [writer] * len(y)
+    if not labels or not writers:
+        raise refused(paths[0], "it holds no samples")
+    if any(x.dtype != np.uint8 for x in pictures):
+        pictures = [x if x.dtype != np.uint8 else x.astype(np.float32) / np.float32(255) for x in pictures]
+    return np.concatenate(pictures).reshape(-1, side, side), np.concatenate(labels), writers
+
+
+def _leaf_writers(path: Path, pixels: int) -> Iterator[tuple[str, Array, NDArray[np.int64]]]:
+    with reading(path):
+        size = path.stat().st_size
+        if size > LEAF_LIMIT:
+            raise refused(path, f"{size:,} bytes are more than any LEAF file has")
+        try:
+            content = json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise damaged(path, f"not json: {str(error)[:80]}") from None
+    owned = content.get("user_data") if isinstance(content, dict) else None
+    if not isinstance(owned, dict):
+        raise refused(path, "it has no 'user_data', so it is not a LEAF file")
+    listed = content.get("users", list(owned))
+    if not isinstance(listed, list) or sorted(map(str, listed)) != sorted(owned):
+        raise damaged(path, "its writers and their data do not match")
+    for writer, data in owned.items():
+        yield writer, *_leaf_samples(path, writer, data, pixels)
+
+
+def _leaf_samples(path: Path, writer: str, data: Any, pixels: int) -> tuple[Array, NDArray[np.int64]]:
+    try:
+        x, y = np.asarray(data["x"], np.float64), np.asarray(data["y"])
+    except (KeyError, TypeError, ValueError):
+        raise damaged(path, f"writer {writer!r} has no rectangular x and y") from None
+    x = x.reshape(0, pixels) if not x.size else x
+    if x.shape != (len(y), pixels) or y.ndim != 1:
+        raise damaged(path, f"writer {writer!r} has x of shape {x.shape} and y of shape {y.shape}")
+    if len(y) and y.dtype.kind not in "iu":
+        raise damaged(path, f"writer {writer!r} has labels that are not integers")
+    if not (np.isfinite(x).all() and (x >= 0).all() and (x <= 1).all()):
+        raise damaged(path, f"writer {writer!r} has values that are not between 0 and 1")
+    level = np.rint(x * 255)
+    exact = bool((np.abs(x * 255 - level) < 1e-3).all())
+    return (level.astype(np.uint8) if exact else x.astype(np.float32)), y.astype(np.int64)
+
+
+def read_table(content: bytes, columns: int, path: Path, what: str) -> NDArray[np.float32]:
+    """Numbers in text, separated by blanks, as rows of `columns`."""
+    try:
+        flat = np.array(content.split(), np.float32)
+    except ValueError:
+        raise damaged(path, f"{what} holds something that is not a number") from None
+    if not flat.size or flat.size % columns or not np.isfinite(flat).all():
+        raise damaged(path, f"{what} does not hold whole, finite rows of {columns}")
+    return flat.reshape(-1, columns)

@@ -8,17 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fedcohort.errors import DataError
-from fedcohort.tasks import formats
+from fedcohort.tasks import batches, formats, har
 from fedcohort.tasks.formats import Limits
 from fedcohort.types import Array, Arrays
 
 SPLIT = ("x_train", "y_train", "x_test", "y_test")  # the layout of sets with an official test set
 NATURAL = ("x", "y", "client", "activity", "scale", "shift")  # the layout of sets with natural owners
+Reader = Callable[[bytes, Path], batches.Batch]
 ROWS = 2_000_000  # no known set has more samples; full FEMNIST has 805,263
 
 
@@ -92,23 +94,32 @@ def digits() -> Arrays:
 
     images, labels = load_digits(return_X_y=True)
     x, y = images.reshape(-1, 1, 8, 8).astype(np.uint8), labels.astype(np.int64)
-    return {"x": x[:1500], "y": y[:1500], "x_test": x[1500:], "y_test": y[1500:], "scale": np.float32(1 / 16)}
+    return {"x": x[:1500], "y": y[:1500], "x_test": x[1500:], "y_test": y[1500:], "scale": np.asarray(1 / 16)}
 
 
 @dataclass(frozen=True)
 class Found:
-    """A dataset in the data folder: in which form, which files, and the reader for them."""
+    """A dataset in a folder: in which form, under which base, which files, and the reader for them."""
 
     form: str
+    base: Path
     files: tuple[Path, ...]
     read: Callable[[], Arrays]
 
 
-def find(name: str, root: Path) -> Found | None:
-    """The first form in which this dataset lies in the folder, or None."""
+def find(name: str, root: Path, *, loose: bool = False) -> Found | None:
+    """The first form in which this dataset lies in the folder, or None: NAME.npz, then the official files.
+
+    `loose` is for a folder that may itself be the dataset's: it is searched too, and so is its `data`.
+    """
     npz = root / f"{name}.npz"
     if npz.is_file():
-        return Found("npz", (npz,), lambda: read_layouts(npz, KNOWN.get(name)))
+        return Found("npz", root, (npz,), lambda: read_layouts(npz, KNOWN.get(name)))
+    folders = FOLDERS.get(name, ()) + ((".", "data") if loose and name in FOLDERS else ())
+    for folder in folders:
+        found = _FINDERS[name](root / folder)
+        if found is not None:
+            return found
     return None
 
 
@@ -116,3 +127,115 @@ def missing(name: str, root: Path) -> DataError:
     """The error for a known dataset of which no file is there."""
     where = f"neither {name}.npz nor its official files are in {root}"
     return DataError(f"dataset {name!r}", where, f"run: fedcohort data get {name}")
+
+
+def _need(name: str, paths: tuple[Path, ...]) -> None:
+    for path in paths:
+        if not path.is_file():
+            rule = f"the file {path.name} is not in {path.parent}"
+            raise DataError(f"dataset {name!r}", rule, f"run: fedcohort data get {name}")
+
+
+def _find_batches(base: Path) -> Found | None:
+    for form, suffix, folder in (("binary", ".bin", "cifar-10-batches-bin"), ("python", "", "cifar-10-batches-py")):
+        names = (*(f"data_batch_{i}{suffix}" for i in range(1, 6)), f"test_batch{suffix}")
+        reader = batches.read_binary if form == "binary" else batches.read_python
+        for place in (base / folder, base):
+            files = tuple(place / name for name in names)
+            if any(path.is_file() for path in files):
+                return Found(f"{form} batches", base, files, partial(_read_batches, files, reader))
+        archive = base / f"cifar-10-{form}.tar.gz"
+        if archive.is_file():
+            return Found(f"{form} archive", base, (archive,), partial(_read_archive, archive, names, reader))
+    return None
+
+
+def _read_batches(files: tuple[Path, ...], reader: Reader) -> Arrays:
+    _need("cifar10", files)
+    return _join([reader(batches.read_file(path), path) for path in files])
+
+
+def _read_archive(path: Path, names: tuple[str, ...], reader: Reader) -> Arrays:
+    members = batches.read_archive(path, names)
+    return _join([reader(members[name], path) for name in names])
+
+
+def _join(parts: list[batches.Batch]) -> Arrays:
+    x, y = (np.concatenate([part[side] for part in parts[:-1]]) for side in (0, 1))
+    return {"x": x, "y": y, "x_test": parts[-1][0], "y_test": parts[-1][1]}
+
+
+def _find_idx(name: str, base: Path) -> Found | None:
+    stems = [f"{part}-{what}" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
+    files = tuple(_spelling(base, f"{stem}-ubyte") for stem in stems)
+    if not any(path.is_file() for path in files):
+        return None
+
+    def read() -> Arrays:
+        _need(name, files)
+        x, y, x_test, y_test = (formats.read_idx(path, _idx_limits("images" in path.name)) for path in files)
+        return {"x": x, "y": y, "x_test": x_test, "y_test": y_test}
+
+    return Found("idx", base, files, read)
+
+
+def _spelling(base: Path, name: str) -> Path:
+    """The file as it is spelt here: gzipped or not, `images-idx3` or `images.idx3`; as official where there is none."""
+    for spelt in (f"{name}.gz", name, name.replace("-idx", ".idx") + ".gz", name.replace("-idx", ".idx")):
+        if (base / spelt).is_file():
+            return base / spelt
+    return base / f"{name}.gz"
+
+
+def _idx_limits(images: bool) -> Limits:
+    return Limits(28 * 28 * ROWS, ROWS, ((28, 28),)) if images else Limits(ROWS, ROWS, ((),))
+
+
+def _find_leaf(base: Path) -> Found | None:
+    train, test = (tuple(sorted((base / part).glob("*.json"))) for part in ("train", "test"))
+    pool = tuple(sorted([*base.glob("*.json"), *(base / "all_data").glob("*.json")]))
+    files = (train + test) if train else pool
+    return Found("LEAF json", base, files, lambda: _read_leaf(train or pool, test if train else ())) if files else None
+
+
+def _read_leaf(train: tuple[Path, ...], test: tuple[Path, ...]) -> Arrays:
+    x, y, writers = formats.read_leaf(list(train), 28)
+    out: Arrays = {"x": x, "y": y, "client": np.array(writers)}
+    if test:
+        x_test, out["y_test"], writers_test = formats.read_leaf(list(test), 28)
+        out["client_test"] = np.array(writers_test)
+        if x_test.dtype != x.dtype:
+            x, x_test = (
+                part.astype(np.float32) / np.float32(255) if part.dtype == np.uint8 else part for part in (x, x_test)
+            )
+        out["x"], out["x_test"] = x, x_test
+    out["scale"] = np.asarray(1 / 255 if x.dtype == np.uint8 else 1, np.float32)
+    return out
+
+
+def _find_har(base: Path) -> Found | None:
+    folder = base / har.FOLDER
+    if (folder / "train").is_dir():
+        return Found("folder", base, tuple(sorted(folder.rglob("*_t*.txt"))), lambda: har.read_folder(folder))
+    for name in (HAR_ARCHIVE, har.INNER):
+        path = base / name
+        if path.is_file():
+            return Found("archive", base, (path,), partial(har.read_zip, path))
+    return None
+
+
+HAR_ARCHIVE = "human+activity+recognition+using+smartphones.zip"
+FOLDERS: dict[str, tuple[str, ...]] = {  # under the data folder, in the order in which they are searched
+    "cifar10": ("cifar10", "."),
+    "mnist": ("mnist", "MNIST/raw", "."),
+    "fashion-mnist": ("fashion-mnist", "FashionMNIST/raw"),
+    "femnist": ("femnist", "femnist/data"),
+    "har": ("har", "."),
+}
+_FINDERS: dict[str, Callable[[Path], Found | None]] = {
+    "cifar10": _find_batches,
+    "mnist": partial(_find_idx, "mnist"),
+    "fashion-mnist": partial(_find_idx, "fashion-mnist"),
+    "femnist": _find_leaf,
+    "har": _find_har,
+}

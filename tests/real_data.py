@@ -1,0 +1,52 @@
+"""Where the real datasets are on this machine, for tests that want them and skip by name when they are absent.
+
+Order: `$FEDCOHORT_DATA` where it is set; else `../shared/data`, unpacked once into a per-machine cache. Unpacking goes
+into a private folder that is renamed when it is whole, so that test processes may race for it.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+CACHE = Path(tempfile.gettempdir()) / "fedcohort-data"
+NAMES = ("cifar10", "mnist", "femnist", "har", "mobifall")
+
+
+@cache
+def root() -> Path | None:
+    """The folder with the unpacked .npz files, or None when there are no real data here."""
+    given = os.environ.get("FEDCOHORT_DATA")
+    if given:
+        return Path(given).expanduser() if Path(given).expanduser().is_dir() else None
+    if all((CACHE / f"{name}.npz").is_file() for name in NAMES):
+        return CACHE
+    return _unpack() if (SHARED / "unpack.py").is_file() else None
+
+
+def need(name: str) -> Path:
+    """The data folder, or skip the calling test by name where this dataset is not in it."""
+    folder = root()
+    if folder is None or not (folder / f"{name}.npz").is_file():
+        pytest.skip(f"real dataset {name} is not on this machine (set FEDCOHORT_DATA)")
+    return folder
+
+
+def _unpack() -> Path | None:
+    private = Path(tempfile.mkdtemp(prefix="fedcohort-data-", dir=CACHE.parent))
+    try:
+        done = subprocess.run([sys.executable, SHARED / "unpack.py", private], capture_output=True, check=False)
+        if done.returncode != 0:
+            return None
+        CACHE.mkdir(exist_ok=True)
+        for path in private.glob("*.npz"):
+            os.replace(path, CACHE / path.name)
+        return CACHE
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
