@@ -86,6 +86,26 @@ class ServerBench(Protocol):
         ...
 
 
+class LocalBench(Protocol):
+    """What a *simulated* client computes on its own data for a method, at parameters of the method's choice.
+
+    Exists in simulation only, where it stands for work that a deployed client half would do at home.
+    `part` is "train" (labels as the client sees them) or "validation".
+    """
+
+    def size(self, client: int, part: str) -> int:
+        """Samples of this client in this part."""
+        ...
+
+    def losses(self, params: Real, client: int, part: str) -> Real:
+        """Cross-entropy of every sample (n,), in the order of `Plan.sample_weight`."""
+        ...
+
+    def gradient(self, params: Real, client: int, part: str, weight: Real | None = None) -> Real:
+        """Gradient (p,) of (1 / n) sum_j weight_j loss_j; weights of one where none are given."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Aggregation:
     """What a method may know beside the model and the updates."""
@@ -99,6 +119,7 @@ class Aggregation:
     multiplicity: Mapping[int, int] = field(default_factory=dict)  # slot -> how often it was drawn
     bench: ServerBench | None = None
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    local: LocalBench | None = None  # only in simulation, and only where the task offers it
 
 
 @dataclass(frozen=True, slots=True)

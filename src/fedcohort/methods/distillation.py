@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.stats import softmax
-from fedcohort.errors import BadParameter
+from fedcohort.errors import BadParameter, check
 from fedcohort.protocols import ServerBench
 from fedcohort.types import Index, Real
 
@@ -27,12 +27,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One run of Adam: step size falls to zero along half a cosine."""
+    """One run of Adam; with `cosine` the step size falls to zero along half a cosine."""
 
     lr: float = 1e-3
     steps: int = 500
     batch_size: int = 128
     clip: float = 5.0  # largest gradient norm
+    cosine: bool = True
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -52,7 +53,7 @@ class Adam:
         norm = float(np.linalg.norm(g))
         if norm > s.clip:
             g *= s.clip / norm
-        lr = s.lr * 0.5 * (1.0 + math.cos(math.pi * self.taken / max(s.steps, 1)))
+        lr = s.lr * (0.5 * (1.0 + math.cos(math.pi * self.taken / max(s.steps, 1))) if s.cosine else 1.0)
         self.taken += 1
         self.first = s.beta1 * self.first + (1 - s.beta1) * g
         self.second = s.beta2 * self.second + (1 - s.beta2) * g * g
@@ -120,17 +121,28 @@ def divergence(target: Real, probability: Real) -> float:
     return max(float((t * ratio).sum(axis=-1).mean()), 0.0)
 
 
-def public_split(bench: ServerBench | None, source: str, missing: str, name: str) -> str | None:
-    """The split to distil on, or None: plain averaging because nothing was asked for or nothing is there."""
-    if source == "none":
+class PublicData:
+    """Which split of the bench to distil on, and what to do without one."""
+
+    def __init__(self, source: str, missing: str, name: str) -> None:
+        check(source in SOURCES, f"source = {source!r}", "no such source", f"use one of {', '.join(SOURCES)}")
+        check(missing in MISSING, f"missing = {missing!r}", "no such choice", f"use one of {', '.join(MISSING)}")
+        self.source, self.missing, self.name = source, missing, name
+        self.told = False  # the log says it once, `info` every round
+
+    def split(self, bench: ServerBench | None) -> str | None:
+        """The split, or None: plain averaging because nothing was asked for or nothing is there."""
+        if self.source == "none":
+            return None
+        if bench is not None and bench.size(self.source) > 0:
+            return self.source
+        if self.missing == "raise":
+            raise BadParameter(
+                f"method {self.name!r} with source {self.source!r}",
+                "the task holds no such data at the server",
+                "reserve an unlabelled split in the task, or say missing='average'",
+            )
+        if not self.told:
+            log.warning("%s: no %s data at the server, so there is no distillation", self.name, self.source)
+            self.told = True
         return None
-    if bench is not None and bench.size(source) > 0:
-        return source
-    if missing == "raise":
-        raise BadParameter(
-            f"method {name!r} with source {source!r}",
-            "the task holds no such data at the server",
-            "reserve an unlabelled split in the task, or say missing='average'",
-        )
-    log.warning("%s: no %s data at the server, so this round is plain averaging without distillation", name, source)
-    return None

@@ -34,13 +34,11 @@ from numpy.typing import NDArray
 from fedcohort.errors import check
 from fedcohort.methods.distillation import (
     AGREED,
-    MISSING,
-    SOURCES,
+    PublicData,
     Schedule,
     distil,
     divergence,
     probabilities,
-    public_split,
 )
 from fedcohort.methods.fedca import validation_bench
 from fedcohort.methods.wrapping import Wrapper, local_params
@@ -71,8 +69,6 @@ class FedDF(Wrapper):
         drop_worst: bool = False,
         preset: str | None = None,
     ) -> None:
-        check(source in SOURCES, f"source = {source!r}", "no such source", f"use one of {', '.join(SOURCES)}")
-        check(missing in MISSING, f"missing = {missing!r}", "no such choice", f"use one of {', '.join(MISSING)}")
         check(
             preset in (None, "code"), f"preset = {preset!r}", "FedDF has no such preset", "use 'code' or leave it out"
         )
@@ -84,7 +80,7 @@ class FedDF(Wrapper):
             steps >= 0, f"steps = {steps}", "it must not be negative", "use 500, or source='none' for no distillation"
         )
         super().__init__(inner=inner)
-        self.source, self.missing, self.drop_worst = source, missing, drop_worst
+        self.public, self.drop_worst = PublicData(source, missing, self.name), drop_worst
         self.schedule = Schedule(lr=lr, steps=steps, batch_size=batch_size, clip=clip)
         self.check_every, self.patience = check_every, patience
 
@@ -103,7 +99,7 @@ class FedDF(Wrapper):
         self, before: Model, after: Model, kept: Updates, context: Aggregation
     ) -> tuple[Model, dict[str, float]]:
         """Eq. 2, from eq. 1."""
-        split = public_split(context.bench, self.source, self.missing, self.name)
+        split = self.public.split(context.bench)
         if split is None or context.bench is None:
             return after, {"feddf_distilled": 0.0}
         bench = context.bench
@@ -121,8 +117,7 @@ class FedDF(Wrapper):
         if start < AGREED or self.schedule.steps == 0:
             return after, info
         watch = Watch(bench, after.params, self.check_every, self.patience)
-        rng = context.rng
-        last = distil(bench, split, after.params, target, self.schedule, rng, watch=watch)
+        last = distil(bench, split, after.params, target, self.schedule, context.rng, watch=watch)
         student = watch.result(last)
         info["feddf_steps"] = float(watch.steps)
         info["feddf_kl_end"] = divergence(target, probabilities(bench.logits(student[None], split)[0]))

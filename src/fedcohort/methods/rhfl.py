@@ -1,0 +1,194 @@
+"""RHFL: robust learning from noisy clients, with confidence-weighted distillation between them.
+
+    Xiuwen Fang, Mang Ye. Robust Federated Learning with Noisy and Heterogeneous Clients. CVPR 2022.
+    (The paper could not be read for this file; what follows is its released code, as the specification describes it.)
+
+Clients train with the symmetric loss
+
+    L = 0.1 CE + 1.0 RCE,    log 0 = ln 1e-4 = -9.21                                                     (1)
+
+and then, on public inputs, client k moves towards the others' predictions:
+
+    minimise sum_{i != k} W_i KL(p_i || p_k)                                                             (2)
+    q_k = (L_{t-1} - L_t) / L_t,  v_k = 1 / (K - 1) + 0.5 q_k / sum q,  W = softmax(v)                   (3)
+
+RHFL has no global model. What a table can show is a construction, and here it is this one: the cohort starts from w,
+trains by (1), the server runs (2) on copies of the w_k, and
+
+    w+ = sum_k W_k w_k.                                                                                  (4)
+
+mode="global" is judged by (4). mode="native" also reports the mean validation accuracy of the personal models after
+(2) as `rhfl_personal_accuracy`. The two are different things: never put both in one table.
+
+Departures from the paper
+    * (4), and that everybody starts from w each round: engines broadcast one model.
+    * (3) breaks where sum q is near zero or negative. confidence="stable" takes q_k = max(L_{t-1} - L_t, 0) / L_t and
+      weights that sum to one over i != k; all-zero q is uniform. confidence="code" is (3) as released, with uniform
+      weights only where sum q vanishes.
+    * L_t is the mean cross-entropy of the first local epoch, asked for as the signal "train_loss". Whoever has no
+      earlier loss gets the median q of the others; nobody has any: uniform.
+    * The p_i of (2) are those at the start of a public pass, not of every batch; one Adam per pass, not per batch.
+    * A copy that already agrees with its target (KL < 1e-10) stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.core.rng import generator
+from fedcohort.core.stats import softmax
+from fedcohort.core.table import Table, column
+from fedcohort.errors import check
+from fedcohort.methods.base import Base, Step, multiplicity, normalised, weighted_sum
+from fedcohort.methods.columns import load_columns
+from fedcohort.methods.distillation import AGREED, PublicData, Schedule, distil, divergence, probabilities
+from fedcohort.methods.fedca import validation_bench
+from fedcohort.methods.feddf import accuracy
+from fedcohort.methods.wrapping import local_params
+from fedcohort.protocols import Aggregation, ServerBench
+from fedcohort.types import Arrays, Index, Mask, Model, Objective, Plan, Real, Updates
+
+Double = NDArray[np.float64]
+MODES = ("global", "native")
+CONFIDENCES = ("stable", "code")
+
+
+@dataclass
+class RHFLState(Table):
+    """What the server remembers of every client."""
+
+    loss: Real = column(np.nan)  # L_{t-1}; NaN: never reported
+
+
+class RHFL(Base):
+    """Symmetric loss at the client, confidence-weighted mutual distillation at the server."""
+
+    name: ClassVar[str] = "rhfl"
+
+    def __init__(
+        self,
+        *,
+        mode: str = "global",
+        confidence: str = "stable",  # [W]
+        ce: float = 0.1,  # [alpha]
+        rce: float = 1.0,  # [beta]
+        floor: float = math.log(1e-4),  # [A]
+        gain: float = 0.5,
+        source: str = "unlabelled",
+        missing: str = "average",
+        lr: float = 1e-3,
+        batch_size: int = 256,
+        passes: int = 1,
+        buffers: str = "average",
+    ) -> None:
+        super().__init__(buffers=buffers)
+        check(mode in MODES, f"mode = {mode!r}", "RHFL has no such mode", f"use one of {', '.join(MODES)}")
+        check(
+            confidence in CONFIDENCES,
+            f"confidence = {confidence!r}",
+            "RHFL has no such confidence",
+            f"use one of {', '.join(CONFIDENCES)}",
+        )
+        for key, value in (("lr", lr), ("batch_size", batch_size), ("-floor", -floor)):
+            check(value > 0, f"{key} = {value}", "it must be positive", "leave it at its default")
+        check(passes >= 0, f"passes = {passes}", "it must not be negative", "use 1, or 0 for no distillation")
+        self.mode, self.confidence, self.gain = mode, confidence, gain
+        self.objective = Objective(ce=ce, rce=rce, floor=floor)
+        self.public = PublicData(source, missing, self.name)
+        self.lr, self.batch_size, self.passes = lr, batch_size, passes
+        self.state = RHFLState()
+
+    def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
+        """Eq. 1, and a report of the training loss."""
+        del model, clients
+        return replace(plan, objective=self.objective, measure=plan.measure | {"train_loss"})
+
+    def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
+        """Eq. 2 to 4."""
+        weight, reports = self._confidence(updates, context)
+        local = local_params(model, updates)
+        split = self.public.split(context.bench) if self.passes else None
+        moved, info = np.zeros(local.shape), {"rhfl_distilled": float(split is not None), "rhfl_loss_reports": reports}
+        if split is not None and context.bench is not None and len(updates) > 1:
+            moved, named = self._teach(context.bench, split, local, weight, context.rng)
+            info["rhfl_classes"] = float(named)
+        share = normalised(weight * multiplicity(updates, context))
+        info["rhfl_top_weight"] = float(share.max())
+        if self.mode == "native":
+            bench = validation_bench(context.bench, "rhfl(mode='native')")
+            logits = bench.logits((local + moved).astype(np.float32), "validation")
+            info["rhfl_personal_accuracy"] = float(accuracy(logits, bench.labels("validation")).mean())
+        change = weighted_sum(share, updates.delta) + weighted_sum(share, moved)
+        return Step(change, np.ones(len(updates), np.bool_), info)
+
+    def state_dict(self) -> Arrays:
+        """The last loss of every client."""
+        return self.state.to_arrays()
+
+    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        load_columns(self.state, arrays, self.name)
+
+    def _confidence(self, updates: Updates, context: Aggregation) -> tuple[Double, float]:
+        """W of eq. 3 and how many reported a loss; remembers the losses."""
+        self.state.grow(max(context.population, int(updates.clients.max()) + 1))
+        unknown = np.full(len(updates), np.nan)
+        now = np.asarray(updates.extras.get("train_loss", unknown), np.float64)
+        before = self.state.loss[updates.clients].astype(np.float64)
+        known = np.isfinite(now)
+        self.state.loss[updates.clients[known]] = now[known]
+        return confidence_weights(before, now, form=self.confidence, gain=self.gain), float(known.sum())
+
+    def _teach(
+        self, bench: ServerBench, split: str, local: Real, weight: Double, rng: np.random.Generator
+    ) -> tuple[Double, int]:
+        """Eq. 2 for every copy: how far each one moves, and how many classes the cohort names between them.
+
+        All copies meet the public batches in the same order.
+        """
+        seed = int(rng.integers(2**31))
+        steps = -(-bench.size(split) // self.batch_size)
+        schedule = Schedule(self.lr, steps, self.batch_size, clip=math.inf, cosine=False)
+        copies, named = local.astype(np.float64), 0
+        for index in range(self.passes):
+            said = probabilities(bench.logits(copies.astype(np.float32), split))
+            sound: Mask = np.asarray(np.isfinite(said).all(axis=(1, 2)))
+            named = int(np.unique(said[sound].argmax(axis=2)).size)
+            for k in np.flatnonzero(sound):
+                voice = np.where(sound, weight, 0.0)
+                voice[k] = 0.0
+                total = float(voice.sum())
+                if total <= 0:
+                    continue
+                target = np.tensordot(voice / total, np.where(sound[:, None, None], said, 0.0), axes=1)
+                if divergence(target, said[k]) < AGREED:
+                    continue
+                scale = total if self.confidence == "code" else 1.0
+                order = generator(seed, "rhfl-public", index)
+                copies[k] = distil(bench, split, copies[k], target, schedule, order, scale=scale)
+        return copies - local, named
+
+
+def confidence_weights(before: Double, now: Double, *, form: str, gain: float) -> Double:
+    """Eq. 3 from two losses per client, NaN where unknown. One client has weight 1."""
+    clients = now.size
+    if clients == 1:
+        return np.ones(1)
+    known = np.isfinite(before) & np.isfinite(now)
+    if not known.any():
+        return np.full(clients, 1.0 / (clients - 1))
+    fall = before[known] - now[known]
+    tiny = np.finfo(np.float32).tiny
+    q = np.empty(clients)
+    q[known] = (fall if form == "code" else np.maximum(fall, 0.0)) / np.maximum(now[known], tiny)
+    q[~known] = np.median(q[known])
+    total = float(q.sum())
+    if abs(total) < 1e-12:
+        return np.full(clients, 1.0 / clients)
+    return np.asarray(softmax(1.0 / (clients - 1) + gain * q / total), np.float64)
