@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 Index = NDArray[np.int64]
 Real = NDArray[np.floating[Any]]
+_CERTAIN = 1e-12  # probabilities this close to 1 are 1
 
 
 def uniform(clients: Index, k: int, rng: np.random.Generator) -> Index:
@@ -29,13 +30,19 @@ def split(clients: Index, flag: NDArray[np.bool_]) -> tuple[Index, Index]:
 
 
 def top(score: Real, k: int, rng: np.random.Generator) -> Index:
-    """Positions of the k largest scores, in no particular order; ties at the border are drawn by the generator."""
+    """Positions of the k largest scores, in no particular order; ties at the border are drawn by the generator.
+
+    NaN ranks below everything else.
+    """
     n = score.size
     k = min(k, n)
     if k <= 0:
         return np.empty(0, np.int64)
     if k == n:
         return np.arange(n)
+    unknown = np.isnan(score)
+    if unknown.any():
+        score = np.where(unknown, -np.inf, score)
     border = np.partition(score, n - k)[n - k]
     above = np.flatnonzero(score > border)
     return np.concatenate([above, uniform(np.flatnonzero(score == border), k - above.size, rng)])
@@ -60,7 +67,8 @@ def weighted(weight: Real, k: int, rng: np.random.Generator) -> Index:
     if live.size <= k:
         dead = np.flatnonzero(weight <= 0)
         return np.concatenate([live, uniform(dead, k - live.size, rng)])
-    race = rng.standard_exponential(live.size) / weight[live]
+    with np.errstate(over="ignore"):  # a denormal weight loses the race at infinity, as it should
+        race = rng.standard_exponential(live.size) / weight[live]
     return live[top(-race, k, rng)]
 
 
@@ -70,33 +78,42 @@ def softmax(score: Real, k: int, temperature: float, rng: np.random.Generator) -
 
 
 def capped_inclusion(weight: Real, k: int) -> NDArray[np.float64]:
-    """Inclusion probabilities proportional to weight, capped at 1, that sum to min(k, number of rows)."""
+    """Inclusion probabilities proportional to weight, capped at 1, that sum to min(k, number of rows).
+
+    Rows of weight zero have probability zero, unless fewer than k rows have any weight: then they share the rest.
+    """
     n = weight.size
     if k >= n:
         return np.ones(n)
     w = np.asarray(weight, np.float64)
-    if w.sum() <= 0:
-        w = np.ones(n)
+    live = w > 0
+    spare = k - int(live.sum())
+    if spare >= 0:
+        return np.where(live, 1.0, spare / max(n - (k - spare), 1))
     order = np.sort(w)[::-1]
     tail = np.cumsum(order[::-1])[::-1]  # tail[j] = sum of order[j:]
-    j = np.arange(min(k, n))
+    j = np.arange(max(k, 0))
     fits = order[j] * (k - j) <= tail[j]  # with the j largest capped, the next one fits below 1
-    capped = int(np.argmax(fits)) if fits.any() else k
-    rest = tail[capped] if capped < n else 0.0
-    scale = (k - capped) / rest if rest > 0 else 0.0
+    capped = int(np.argmax(fits)) if fits.any() else max(k, 0)
+    scale = (k - capped) / float(tail[capped])
     return np.minimum(w * scale, 1.0)
 
 
 def depround(inclusion: Real, rng: np.random.Generator) -> Index:
     """A random set whose size is the (integer) sum of `inclusion` and whose marginals are `inclusion`.
 
-    Systematic sampling over a random order: exact marginals, one pass, O(n log n) or better.
+    Systematic sampling over a random order: those of probability 1 are in, and a comb of unit spacing and random
+    offset is laid over the others. Exact marginals, one pass. Sorted positions.
     """
-    n = inclusion.size
-    order = rng.permutation(n)
-    edge = np.concatenate([[0.0], np.cumsum(np.asarray(inclusion, np.float64)[order])])
+    p = np.asarray(inclusion, np.float64)
+    certain = np.flatnonzero(p >= 1.0 - _CERTAIN)
+    open_ = np.flatnonzero((p > 0) & (p < 1.0 - _CERTAIN))
+    order = open_[rng.permutation(open_.size)]
+    edge = np.concatenate([[0.0], np.cumsum(p[order])])
     total = round(float(edge[-1]))
-    edge *= total / edge[-1] if edge[-1] > 0 else 1.0
-    ticks = np.floor(edge + rng.random()).astype(np.int64)
-    ticks[0], ticks[-1] = min(ticks[0], ticks[1]) if n else 0, max(ticks[-1], total)
-    return np.sort(order[np.flatnonzero(np.diff(ticks) > 0)])
+    if total == 0:
+        return certain
+    edge *= total / edge[-1]
+    edge[-1] = total
+    hit = np.searchsorted(edge, np.arange(total) + rng.random(), side="right") - 1
+    return np.sort(np.concatenate([certain, order[hit]]))

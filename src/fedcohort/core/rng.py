@@ -20,7 +20,7 @@ _S30, _S27, _S31, _S11 = (np.uint64(s) for s in (30, 27, 31, 11))
 
 def generator(seed: int, stream: str, *keys: int) -> np.random.Generator:
     """A generator that depends on nothing but (seed, stream, keys)."""
-    entropy = [seed, zlib.crc32(stream.encode()), *keys]
+    entropy = [seed, zlib.crc32(stream.encode()), *keys, len(keys) + 1]  # the length, for trailing zeros are not seen
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
 
 

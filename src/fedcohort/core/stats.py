@@ -37,13 +37,15 @@ def zscore(x: Real, clip: float = np.inf) -> Real:
     """Centre and scale to unit standard deviation; a constant column becomes 0."""
     if x.size == 0:
         return x
-    sd = float(x.std())
+    sd = float(x.std()) if np.ptp(x) > 0 else 0.0  # the mean of a constant column may be off by rounding
     z = np.zeros_like(x) if sd <= 1e-12 else (x - x.mean()) / sd
     return np.clip(z, -clip, clip)
 
 
 def softmax(x: Real, axis: int = -1) -> Real:
     """Stable softmax along an axis."""
+    if x.size == 0:
+        return x
     e = np.exp(x - x.max(axis=axis, keepdims=True))
     out: Real = e / e.sum(axis=axis, keepdims=True)
     return out
@@ -57,7 +59,9 @@ def rank(x: Real) -> Double:
 
 
 def spearman(x: Real, y: Real) -> float:
-    """Rank correlation; 0 where one side is constant."""
+    """Rank correlation; 0 where one side is constant or empty."""
+    if x.size == 0:
+        return 0.0
     a, b = rank(x), rank(y)
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.sqrt((a @ a) * (b @ b)))

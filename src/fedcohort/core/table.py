@@ -86,6 +86,6 @@ class Table:
                     f"{f.name}: saved as {value.dtype}{value.shape}, expected {now.dtype}{now.shape} (rows may differ)"
                 )
             return value.copy()
-        if value.ndim != 0 or value.dtype.kind not in "biuf":
-            raise TableError(f"{f.name}: saved as {value.dtype}{value.shape}, expected one number")
+        if value.ndim != 0 or value.dtype.kind != np.asarray(now).dtype.kind:
+            raise TableError(f"{f.name}: saved as {value.dtype}{value.shape}, expected one {type(now).__name__}")
         return type(now)(value.item())
