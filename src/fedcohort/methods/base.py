@@ -1,6 +1,7 @@
 """What all aggregation methods share: guards, order, buffers, and weighted sums in double precision.
 
-A method overrides `prepare` (its client half) and `combine` (its server half). Around `combine`, :class:`Base` sees to it that
+A method overrides `prepare` (its client half) and `combine` (its server half). Around `combine`, :class:`Base`
+sees to it that
 
 * rows come in ascending client order, so that arrival order cannot change a bit;
 * rows with a non-finite update or weight are left out (accepted = False);
@@ -38,6 +39,10 @@ class Base:
     """A method without server state. Subclasses set `name` and override `combine`, and `prepare` where needed."""
 
     name: ClassVar[str] = ""
+    # Promises that the contract kit (fedcohort.testing.MethodContract) checks; a method that does not make one says so.
+    idle_invariant: bool = True  # if all return the broadcast model, the new model is the broadcast model
+    single_client_identity: bool = True  # from a fresh start, one client returning w_1 gives w_1
+    remembers_direction: bool = False  # earlier rounds move the model even when nobody moves now (momentum)
 
     def __init__(self, *, buffers: str = "average") -> None:
         check(
@@ -65,13 +70,17 @@ class Base:
         accepted[usable] = step.kept
         if not step.kept.any():
             return Aggregated(model, accepted, dict(step.info))
-        merged = merge_buffers(model, rows.rows(step.kept), self.buffers)
+        merged = self.merge(model, rows.rows(step.kept))
         params = (model.params.astype(np.float64) + step.change).astype(np.float32)
         return Aggregated(Model(params, *merged), accepted, dict(step.info))
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """The server half on at least one finite row, in ascending client order."""
         raise NotImplementedError
+
+    def merge(self, model: Model, updates: Updates) -> tuple[Real, NDArray[np.int64]]:
+        """New buffers and counters from the rows that were kept, by policy."""
+        return merge_buffers(model, updates, self.buffers)
 
     def state_dict(self) -> Arrays:
         """Server state as arrays; none here."""
@@ -88,9 +97,11 @@ class Base:
 
 
 def usable_rows(updates: Updates) -> Mask:
-    """Rows that a server can compute with: finite update, finite non-negative weight."""
+    """Rows that a server can compute with: finite update and buffers, finite non-negative weight."""
     weight = np.asarray(updates.weight, np.float64)
     finite: Mask = np.isfinite(updates.delta).all(axis=1) & np.isfinite(weight) & (weight >= 0)
+    if updates.buffers is not None:
+        finite &= np.isfinite(updates.buffers).all(axis=1)
     return finite
 
 

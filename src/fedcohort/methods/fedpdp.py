@@ -1,0 +1,89 @@
+"""FedPdp: averaging under partial participation, each client weighted by its share of *all* data.
+
+    Xiang Li, Kaixuan Huang, Wenhao Yang, Shusen Wang, Zhihua Zhang.
+    On the Convergence of FedAvg on Non-IID Data. ICLR 2020. https://arxiv.org/abs/1907.02189   (scheme II)
+
+With p_k = n_k / sum of all n, N clients, S drawn uniformly without replacement:
+
+    model        w+ = sum_S p_k (N / |S|) w_k                                                            (1)
+    delta        w+ = w + sum_S p_k (N / |S|) (w_k - w)                                                  (2)
+    normalised   w+ = w + sum_S p_k (w_k - w) / sum_S p_k                                                (3)
+
+The weights of (1) sum to one on average only: unless all n_k are equal, the whole model is stretched or shrunk at
+random every round. (2) has the same mean and leaves the model alone when nobody moves; it is the default.
+
+N / |S| is the inverse of the probability pi_k that k is in S, for a uniform draw. In general, with R of S returned,
+
+    weight_k = (p_k / pi_k) (|S| / |R|)                                                                  (4)
+
+Departures from the paper
+    * (2) is ours, and the default. (1) is the paper's.
+    * Where the selector states its inclusion probabilities, (4) takes the place of p_k N / |S| in (1) and (2).
+    * Sums run over R, those that returned; |S| / |R| makes up for silence, as if it struck at random.
+    * Where the probabilities are unknown, (2) falls back to (3): N / |S| would be no inverse probability. Say
+      `unknown="uniform"` to have N / |R| all the same. (1) always does.
+    * Drawn with replacement and probabilities unknown: weights are multiplied by how often a client was drawn.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from fedcohort.errors import check
+from fedcohort.methods.base import Base, Double, Step, multiplicity, normalised, weighted_sum
+from fedcohort.protocols import Aggregation
+from fedcohort.types import Model, Updates
+
+FORMS = ("delta", "model", "normalised")
+UNKNOWN = ("normalise", "uniform")
+
+
+class FedPdp(Base):
+    """Unbiased averaging of a sample of clients, in three forms."""
+
+    name: ClassVar[str] = "fedpdp"
+
+    def __init__(self, *, form: str = "delta", unknown: str = "normalise", buffers: str = "average") -> None:
+        super().__init__(buffers=buffers)
+        check(form in FORMS, f"form = {form!r}", "FedPdp has no such form", f"use one of {', '.join(FORMS)}")
+        check(
+            unknown in UNKNOWN,
+            f"unknown = {unknown!r}",
+            "this is no way to treat an unknown design",
+            f"use one of {', '.join(UNKNOWN)}",
+        )
+        self.form, self.unknown = form, unknown
+        self.idle_invariant = form != "model"  # eq. 1 rescales the model
+        self.single_client_identity = form == "normalised"  # one client's weight is not 1 in eq. 1 and 2
+
+    def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
+        """Eq. 1, 2 or 3."""
+        weight = self._weights(updates, context)
+        change = weighted_sum(weight, updates.delta)
+        if self.form == "model":
+            change += (float(weight.sum()) - 1.0) * model.params.astype(np.float64)
+        return Step(change, np.ones(len(updates), np.bool_), {"weight_sum": float(weight.sum())})
+
+    def _weights(self, updates: Updates, context: Aggregation) -> Double:
+        """Eq. 4 where the design is known, otherwise what the form and `unknown` say."""
+        size = np.asarray(updates.weight, np.float64)
+        times = multiplicity(updates, context)
+        if self.form == "normalised":
+            return normalised(size * times)
+        share = size / max(float(context.samples.sum()), 1.0)
+        returned = len(updates)
+        pi = inclusion(updates, context)
+        if pi is not None:
+            asked = max(int(np.asarray(context.dispatched).size), returned)
+            return share / pi * (asked / returned)
+        if self.form == "delta" and self.unknown == "normalise":
+            return normalised(size * times)
+        return share * times * (context.population / float(times.sum()))
+
+
+def inclusion(updates: Updates, context: Aggregation) -> Double | None:
+    """pi_k of every row, or None unless all are known and make sense."""
+    pi = np.array([context.inclusion.get(int(c), np.nan) for c in updates.clients], np.float64)
+    return pi if bool(((pi > 0) & (pi <= 1)).all()) else None

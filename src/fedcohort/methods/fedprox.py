@@ -1,0 +1,56 @@
+"""FedProx: a proximal term keeps local models near the broadcast one.
+
+    Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia Smith.
+    Federated Optimization in Heterogeneous Networks. MLSys 2020. https://arxiv.org/abs/1812.06127
+
+Client k minimises, from the broadcast parameters w, inexactly and for as long as it can afford,
+
+    h_k(v) = F_k(v) + (mu / 2) |v - w|^2,    so that every gradient gains    mu (v - w)                  (1)
+
+and the server averages over those that returned, R:
+
+    uniform      w+ = (1 / |R|) sum_R w_k                                                                (2)
+    normalised   w+ = sum_R n_k w_k / sum_R n_k                                                          (3)
+
+(2) is the paper's, together with a selector that draws in proportion to n_k with replacement; (3) is what the
+released code does, together with a selector that draws uniformly without replacement. The draw is the selector's.
+
+Departures from the paper
+    * The term acts on trainable parameters only, never on buffers, and enters the gradient before momentum.
+    * With Adam or weight decay (1) still holds for the gradient, but the step is no longer a proximal step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from fedcohort.errors import check
+from fedcohort.methods.fedavg import FedAvg
+from fedcohort.types import Index, Model, Plan
+
+FORMS = ("normalised", "uniform")
+
+
+class FedProx(FedAvg):
+    """FedAvg on clients that are pulled back to where they started. The paper's symbol is given in brackets."""
+
+    name: ClassVar[str] = "fedprox"
+
+    def __init__(
+        self,
+        *,
+        mu: float = 0.1,  # [mu]
+        form: str = "normalised",
+        server_lr: float = 1.0,
+        buffers: str = "average",
+    ) -> None:
+        check(form in FORMS, f"form = {form!r}", "FedProx has no such form", f"use one of {', '.join(FORMS)}")
+        check(mu >= 0, f"mu = {mu}", "the proximal weight must not be negative", "use 0.1, or 0 for FedAvg")
+        super().__init__(form=form, server_lr=server_lr, buffers=buffers)
+        self.mu = mu
+
+    def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
+        """Eq. 1."""
+        del model, clients
+        return replace(plan, prox=self.mu)

@@ -1,0 +1,41 @@
+"""Coordinate-wise median of the updates.
+
+    Dong Yin, Yudong Chen, Kannan Ramchandran, Peter Bartlett.
+    Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. ICML 2018.
+    https://arxiv.org/abs/1803.01498   (option I)
+
+    w+_j = w_j + median_k (w_k - w)_j                                                                    (1)
+
+Departures from the paper
+    * The median is over updates after local training, not over gradients.
+    * Of an even number of rows the two middle values are averaged.
+    * A client drawn m times by a selector that samples with replacement counts m times. Samples do not count.
+    * Buffers and counters are merged by their median, too.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from fedcohort.methods.base import Double, Step
+from fedcohort.methods.robust import Robust, by_columns, repeated
+from fedcohort.protocols import Aggregation
+from fedcohort.types import Model, Updates
+
+
+class Median(Robust):
+    """Eq. 1: unmoved by less than half of the rows."""
+
+    name: ClassVar[str] = "median"
+
+    def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
+        """Eq. 1."""
+        del model
+        return Step(by_columns(middle, repeated(updates, context)), np.ones(len(updates), np.bool_))
+
+
+def middle(slab: Double) -> Double:
+    """Median of every column."""
+    return np.asarray(np.median(slab, axis=0), np.float64)

@@ -1,0 +1,155 @@
+"""SCAFFOLD: control variates take the drift out of local training.
+
+    Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank J. Reddi, Sebastian U. Stich, Ananda Theertha Suresh.
+    SCAFFOLD: Stochastic Controlled Averaging for Federated Learning. ICML 2020. https://arxiv.org/abs/1910.06378
+
+The server keeps c, and one c_k per client. Every local gradient is corrected,
+
+    g <- g - c_k + c                                                                                     (1)
+
+and after tau_k steps with rate eta, from w to y_k, the client's variate becomes
+
+    option I     c_k+ = full gradient of F_k at w                                                        (2)
+    option II    c_k+ = c_k - c + (w - y_k) / (eta |a_k|_1)                                              (3)
+
+With R those that returned and N all clients:
+
+    w+ = w + eta_g mean_R (y_k - w)            c+ = c + (1 / N) sum_R (c_k+ - c_k)                       (4)
+    w+ = w + eta_g sum_R q_k (y_k - w)         c+ = c + sum_R p_k (c_k+ - c_k)                           (5)
+
+(4) is `weighting="uniform"`, the paper's, and its fixed point is the optimum of the plain mean of all F_k, whoever is
+selected how often; (5) is `weighting="data"` and goes to the optimum of sum p_k F_k. What decides is the weights in c.
+
+Departures from the paper
+    * (3) divides by eta |a_k|_1 and not by eta tau_k: the same for plain SGD, and the only thing that converges with
+      momentum (methods/local_solver.py).
+    * c_k is kept at the server and changed only when the upload was accepted: a client that changed it first and was
+      then lost would leave c and the c_k apart for ever. So c = sum of weights * c_k holds after every round.
+    * c is stored as that sum, so it stays true when the population grows.
+    * A client that took no step says nothing about its gradient: option II leaves it out.
+    * Adam: (3) is undefined and refused. (2) is accepted: (1) then corrects the gradient before Adam sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.errors import BadParameter, MissingSignal, check
+from fedcohort.methods.base import Base, Double, Step, data_weights, multiplicity, normalised, weighted_sum
+from fedcohort.methods.client_rows import ClientRows, Rows, finite_rows
+from fedcohort.methods.local_solver import path_lengths
+from fedcohort.protocols import Aggregation
+from fedcohort.types import Arrays, Index, Mask, Model, Plan, Real, Updates
+
+OPTIONS = ("I", "II")
+WEIGHTINGS = ("uniform", "data")
+GRADIENT = "full_gradient"
+
+
+class Scaffold(Base):
+    """Corrected local training with server-held control variates. The paper's symbols are given in brackets."""
+
+    name: ClassVar[str] = "scaffold"
+
+    def __init__(
+        self,
+        *,
+        option: str = "II",
+        weighting: str = "uniform",
+        server_lr: float = 1.0,  # [eta_g]
+        memory_limit: int = 2**31,  # bytes of c_k held in memory; beyond, they go to disk
+        spill_folder: str | None = None,  # None: the system's temporary folder
+        buffers: str = "average",
+    ) -> None:
+        super().__init__(buffers=buffers)
+        check(option in OPTIONS, f"option = {option!r}", "SCAFFOLD has no such option", "use I or II")
+        check(
+            weighting in WEIGHTINGS,
+            f"weighting = {weighting!r}",
+            "SCAFFOLD has no such weighting",
+            "use uniform or data",
+        )
+        check(server_lr > 0, f"server_lr = {server_lr}", "the server learning rate must be positive", "use 1.0")
+        self.option, self.weighting, self.server_lr = option, weighting, server_lr
+        self.single_client_identity = server_lr == 1.0
+        # c_k and their weighted sum
+        self.variates = ClientRows(f"{self.name}-{weighting}", memory_limit=memory_limit, folder=spill_folder)
+
+    def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
+        """Eq. 1 as a correction of every gradient; option I also asks for the full gradient."""
+        self._check(plan)
+        width = model.params.size
+        correction: Real = -self.variates.read(np.asarray(clients, np.int64), width)
+        correction += self.variates.mean(width).astype(np.float32)
+        if plan.correction is not None:
+            correction = correction + plan.correction
+        measure = plan.measure | {GRADIENT} if self.option == "I" else plan.measure
+        return replace(plan, correction=correction, measure=measure)
+
+    def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
+        """Eq. 4 or 5; c_k and c move for exactly those rows that move w."""
+        self._check(context.plan)
+        fresh, kept = self._fresh(updates, context)
+        if not kept.any():
+            return Step(np.zeros(model.params.size), kept)
+        rows = updates.rows(kept)
+        if self.weighting == "data":
+            share, weight = data_weights(rows, context), samples_of(rows, context)
+            mass = float(context.samples.sum())
+        else:
+            share, weight = normalised(multiplicity(rows, context)), np.ones(len(rows))
+            mass = float(context.population)
+        self.variates.write(rows.clients, fresh[kept], weight)
+        self.variates.mass = max(mass, 1.0)
+        return Step(self.server_lr * weighted_sum(share, rows.delta), kept)
+
+    def _fresh(self, updates: Updates, context: Aggregation) -> tuple[Rows, Mask]:
+        """c_k+ by eq. 2 or 3, and which rows have a finite one."""
+        if self.option == "I":
+            if GRADIENT not in updates.extras:
+                raise MissingSignal(
+                    f"extras without {GRADIENT!r}",
+                    "SCAFFOLD's option I needs the full gradient at the broadcast model",
+                    'train with an engine that measures it, or use option="II"',
+                )
+            fresh = self.variates.cast(np.asarray(updates.extras[GRADIENT], np.float64))
+            return fresh, finite_rows(fresh)
+        width = updates.delta.shape[1]
+        length = path_lengths(updates, context)
+        fresh = self.variates.read(updates.clients, width)
+        c = self.variates.mean(width).astype(np.float32).astype(np.float64)  # as it was sent
+        for row, delta, far in zip(fresh, updates.delta, length, strict=True):
+            if far > 0:
+                row[:] = self.variates.cast(row.astype(np.float64) - c - delta.astype(np.float64) / far)
+        return fresh, finite_rows(fresh) & (length > 0)
+
+    def state_dict(self) -> Arrays:
+        """The variates that exist, as (slots, rows), and their weighted sum."""
+        return self.variates.state_dict()
+
+    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self.variates.load_state_dict(arrays)
+
+    def _check(self, plan: Plan) -> None:
+        if plan.optimiser != "sgd" and self.option == "II":
+            raise BadParameter(
+                f"optimiser = {plan.optimiser!r}",
+                "SCAFFOLD's option II reads the mean gradient off a linear local solver",
+                'train with optimiser="sgd", or use option="I"',
+            )
+
+
+def samples_of(updates: Updates, context: Aggregation) -> Double:
+    """n_k as registered, so that p_k is the same every round; as reported for slots that are not registered."""
+    reported = np.asarray(updates.weight, np.float64)
+    known = updates.clients < context.samples.size
+    registered = (
+        np.asarray(context.samples, np.float64)[np.where(known, updates.clients, 0)] if known.any() else reported
+    )
+    return np.where(known, registered, reported)
