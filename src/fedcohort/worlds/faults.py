@@ -1,0 +1,115 @@
+"""What goes wrong: drop-out, stragglers, and clients that are broken or lie.
+
+Exactly round(share N) clients get each part, drawn without overlap from one keyed order. A part stays with its
+client; drop-out and straggling are drawn per (client, round).
+
+    nan            the update is NaN (broken hardware, a diverged run)
+    scaled         the update is multiplied by `scale`
+    sign_flipped   the update is multiplied by -1
+    free_riders    the update is noise of a thousandth of the size of the others' mean norm; nothing was trained
+    boasting       the reported loss-like signals are multiplied by `scale` to be chosen more often
+    label_flipped  every label y is K - 1 - y when the world is built; the training itself is honest
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.core.rng import generator, uniform_at
+from fedcohort.errors import check
+from fedcohort.types import Array, Arrays, Index, Mask, Updates
+from fedcohort.worlds import luck
+from fedcohort.worlds.section import Section, at_least, share, table
+
+LIES = ("nan", "scaled", "sign_flipped", "free_riders", "boasting", "label_flipped")
+HONEST = -1
+BOASTED = ("train_loss", "train_loss_sq", "utility", "loss_before", "val_loss", "robust_loss", "grad_norm")
+
+
+@dataclass(frozen=True)
+class Faults(Section):
+    """Rates and shares; all zero is a world in which everybody is honest and nobody fails."""
+
+    kind: ClassVar[str] = "faults"
+
+    dropout: float = 0.0  # probability per round to start and never come back
+    flaky: float = 0.0  # share of clients that drop out at another rate ...
+    flaky_dropout: float = 0.5  # ... this one
+    stragglers: float = 0.0  # probability per round to take `straggle` times as long
+    straggle: float = 10.0
+    nan: float = 0.0
+    scaled: float = 0.0
+    sign_flipped: float = 0.0
+    free_riders: float = 0.0
+    boasting: float = 0.0
+    label_flipped: float = 0.0
+    scale: float = 10.0
+
+    def check(self) -> None:
+        """Shares, and no client with two parts."""
+        for f in fields(self):
+            if f.name not in ("straggle", "scale"):
+                share(f.name, getattr(self, f.name))
+        at_least("straggle", self.straggle, 1.0)
+        total = sum(getattr(self, lie) for lie in LIES)
+        check(total <= 1.0 + 1e-9, f"shares of liars add up to {total:g}", "must be at most 1", "lower one of them")
+
+    def bind(self, clients: int, seed: int) -> Arrays:
+        """The part of each client (an index into LIES, or HONEST) and its drop-out rate."""
+        part = np.full(clients, HONEST, np.int8)
+        order, at = luck.order(seed, "liars", clients), 0
+        for lie, name in enumerate(LIES):
+            many = min(int(np.floor(getattr(self, name) * clients + 0.5)), clients - at)
+            part[order[at : at + many]] = lie
+            at += many
+        rate = np.full(clients, self.dropout, np.float32)
+        rate[luck.order(seed, "flaky", clients)[: int(np.floor(self.flaky * clients + 0.5))]] = self.flaky_dropout
+        return {"lie": part, "dropout": rate}
+
+    def dropped(self, seed: int, index: int, clients: Index, fixed: Arrays) -> Mask:
+        """Who starts and never comes back."""
+        gone: Mask = uniform_at(seed, "dropout", index, clients) < fixed["dropout"][clients]
+        return gone
+
+    def slowed(self, seed: int, index: int, clients: Index) -> NDArray[np.float64]:
+        """What the time of each client is multiplied by."""
+        return np.where(uniform_at(seed, "straggle", index, clients) < self.stragglers, self.straggle, 1.0)
+
+    def labels(self, label: Index, sizes: Index, classes: int, fixed: Arrays) -> Index:
+        """Labels as the flipping clients have them; the same array where there are none."""
+        flips = np.repeat(fixed["lie"] == LIES.index("label_flipped"), sizes)
+        return np.where(flips, classes - 1 - label, label) if flips.any() else label
+
+    def tamper(self, seed: int, index: int, updates: Updates, signals: Arrays, fixed: Arrays) -> tuple[Updates, Arrays]:
+        """Rewrite the rows of those that lie; honest rows keep their bytes."""
+        lie = fixed["lie"][updates.clients]
+        rows = {name: np.flatnonzero(lie == number) for number, name in enumerate(LIES)}
+        if all(rows[name].size == 0 for name in LIES if name != "label_flipped"):
+            return updates, signals
+        delta = updates.delta.copy()
+        size = float(np.linalg.norm(delta, axis=1).mean()) if len(updates) else 0.0
+        delta[rows["nan"]] = np.nan
+        delta[rows["scaled"]] *= self.scale
+        delta[rows["sign_flipped"]] *= -1.0
+        for row in rows["free_riders"]:
+            noise = generator(seed, "free-rider", index, int(updates.clients[row])).standard_normal(delta.shape[1])
+            delta[row] = noise * (1e-3 * size / np.sqrt(max(delta.shape[1], 1)))
+        told = {name: _boasted(name, value, rows, self.scale) for name, value in signals.items()}
+        return replace(updates, delta=delta), told
+
+
+def _boasted(name: str, value: Array, rows: dict[str, Index], scale: float) -> Array:
+    if value.dtype.kind != "f" or not (rows["boasting"].size or rows["nan"].size):
+        return value
+    out = value.copy()
+    out[rows["nan"]] = np.nan
+    if name in BOASTED:
+        out[rows["boasting"]] *= scale
+    return out
+
+
+FAULTS: dict[str, type[Faults]] = table(Faults)

@@ -1,0 +1,158 @@
+"""Wrong labels: how often each client is wrong, and what its labels become.
+
+    beta       r_i ~ Beta(a, c - a) with c = 100: mean a / 100 (FLASH's "15 % noise" is a = 15)
+    given      r_i from a list, or one rate for all
+
+Flips
+    symmetric     to another class, each with odds r / (K - 1): a share r of the labels is wrong
+    pair          to the next class, y + 1 mod K
+    include-self  to any class, the true one too: a share r (K - 1) / K is wrong
+Counts
+    exact         round(r n) samples of the client, half up
+    bernoulli     each sample on its own
+The flips of the validation part have a stream of their own, so the training labels are the same whether the
+validation part is flipped or not.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.core.rng import uniform_at
+from fedcohort.errors import BadParameter, check
+from fedcohort.types import Index, Mask
+from fedcohort.worlds import luck
+from fedcohort.worlds.section import Section, among, positive, share, table
+
+FLIPS = ("symmetric", "pair", "include-self")
+COUNTS = ("exact", "bernoulli")
+
+
+@dataclass(frozen=True)
+class Noise(Section):
+    """How labels are flipped; where the rates come from is up to the kind."""
+
+    flip: str = "symmetric"
+    count: str = "exact"
+    noisy: float = 1.0  # share of clients that are noisy at all; exactly round(noisy * N) of them
+
+    def check(self) -> None:
+        """Known words, and a share."""
+        among("flip", self.flip, FLIPS)
+        among("count", self.count, COUNTS)
+        share("noisy", self.noisy)
+
+    def rates(self, clients: int, seed: int) -> NDArray[np.float64]:
+        """The rate of each client."""
+        rate = self.draw(np.arange(clients), seed)
+        clean = luck.order(seed, "noisy", clients)[int(np.floor(self.noisy * clients + 0.5)) :]
+        rate[clean] = 0.0
+        return rate
+
+    @abstractmethod
+    def draw(self, ids: Index, seed: int) -> NDArray[np.float64]:
+        """Rates before some clients are spared."""
+
+    def flipped(
+        self, label: Index, sizes: Index, rate: NDArray[np.float64], classes: int, seed: int, part: str
+    ) -> Index:
+        """The labels with noise; the same array where nothing is flipped."""
+        if label.size == 0 or not rate.any():
+            return label
+        check(classes > 1, f"classes={classes}", "labels cannot be flipped within one class", "set noise to none")
+        hit = np.flatnonzero(self._hit(sizes, rate, seed, part))
+        out = label.copy()
+        if self.flip == "pair":
+            out[hit] = (label[hit] + 1) % classes
+            return out
+        u = uniform_at(seed, f"noise-to/{part}", 0, hit)
+        if self.flip == "include-self":
+            out[hit] = np.minimum((u * classes).astype(np.int64), classes - 1)
+        else:
+            step = 1 + np.minimum((u * (classes - 1)).astype(np.int64), classes - 2)
+            out[hit] = (label[hit] + step) % classes
+        return out
+
+    def _hit(self, sizes: Index, rate: NDArray[np.float64], seed: int, part: str) -> Mask:
+        owner = np.repeat(np.arange(sizes.size), sizes)
+        if self.count == "bernoulli":
+            hit: Mask = uniform_at(seed, f"noise/{part}", 0, np.arange(owner.size)) < rate[owner]
+            return hit
+        many = np.floor(rate * sizes + 0.5 + 1e-9).astype(np.int64)
+        first = np.cumsum(sizes) - sizes
+        order = luck.order_within(seed, f"noise/{part}", owner, np.arange(owner.size))
+        place = np.arange(owner.size) - np.repeat(first, sizes)
+        hit = np.zeros(owner.size, np.bool_)
+        hit[order[place < np.repeat(many, sizes)]] = True
+        return hit
+
+
+@dataclass(frozen=True)
+class NoNoise(Noise):
+    """Every label is right."""
+
+    kind: ClassVar[str] = "none"
+
+    def draw(self, ids: Index, seed: int) -> NDArray[np.float64]:
+        """Zero."""
+        return np.zeros(ids.size)
+
+
+@dataclass(frozen=True)
+class BetaNoise(Noise):
+    """Rates from Beta(a, concentration - a)."""
+
+    kind: ClassVar[str] = "beta"
+
+    a: float = 15.0  # [a] mean rate is a / concentration
+    concentration: float = 100.0  # small: clients differ strongly
+
+    def check(self) -> None:
+        """0 < a < concentration."""
+        super().check()
+        positive("a", self.a)
+        check(
+            self.a < self.concentration,
+            f"a={self.a:g}",
+            f"must be below concentration={self.concentration:g}",
+            "lower a, whose ratio to concentration is the mean rate",
+        )
+
+    def draw(self, ids: Index, seed: int) -> NDArray[np.float64]:
+        """One Beta draw per client."""
+        chunks = [ids[at : at + luck.CHUNK] for at in range(0, ids.size, luck.CHUNK)]
+        return np.concatenate([luck.beta(seed, "noise-rate", c, self.a, self.concentration - self.a) for c in chunks])
+
+
+@dataclass(frozen=True)
+class GivenNoise(Noise):
+    """Rates as written down: one per client, or a single one for all."""
+
+    kind: ClassVar[str] = "given"
+
+    rate: tuple[float, ...] = (0.1,)
+
+    def check(self) -> None:
+        """Shares, at least one."""
+        super().check()
+        check(len(self.rate) > 0, "rate=()", "must hold at least one rate", "give one rate, or one per client")
+        for r in self.rate:
+            share("rate", r)
+
+    def draw(self, ids: Index, seed: int) -> NDArray[np.float64]:
+        """The list itself."""
+        if len(self.rate) not in (1, ids.size):
+            raise BadParameter(
+                f"rate with {len(self.rate)} entries",
+                f"there are {ids.size} clients",
+                "give one rate, or one per client",
+            )
+        return np.broadcast_to(np.array(self.rate), ids.shape).copy()
+
+
+NOISES: dict[str, type[Noise]] = table(NoNoise, BetaNoise, GivenNoise)

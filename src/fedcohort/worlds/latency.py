@@ -1,0 +1,283 @@
+"""How long a client takes, drawn per (client, round) from a keyed stream: who else is asked changes nothing.
+
+    constant    T = seconds + per_sample n e
+    flash       T = e (a n + Exp(mean lambda n)): FLASH's shifted exponential. E[max of m alike] = n (a + lambda H_m)
+    lognormal   T = e a n exp(sigma z - sigma^2 / 2): mean e a n
+    pareto      T = e a n X (shape - 1) / shape, X ~ Pareto(shape) from 1: mean e a n
+    flash-rl    T = e 64 40 20 B / (cores f) + 64 P / b, B = ceil(n / 50) mini-batches, as released; f and b are
+                normal around the device's clock and the link's bandwidth. The transfer is 64 P bits, whatever is sent.
+    physical    T = e 3 F n / (eff peak) + 8 (down + up) / b, F operations per sample forward
+n samples owned, e passes over them (a probe is a third of a pass), P parameters.
+
+Speed classes multiply the whole time of flash, lognormal and pareto by a factor that stays with the client, so that
+speed can be learnt. `tied_to` and `rho` make slow clients also the noisy, skewed or large ones: the classes go by the
+rank of rho x (rank score of the truth) + sqrt(1 - rho^2) x (own normal draw).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.core.rng import exponential_at, normal_at, uniform_at
+from fedcohort.errors import check
+from fedcohort.types import Arrays, Index, Work
+from fedcohort.worlds import devices, luck
+from fedcohort.worlds.allocate import largest_remainder
+from fedcohort.worlds.section import Section, among, at_least, positive, share, table
+
+Double = NDArray[np.float64]
+TRUTHS = ("none", "noise", "skew", "size")
+
+
+@dataclass(frozen=True)
+class Latency(Section):
+    """Base of all laws."""
+
+    @abstractmethod
+    def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[np.floating[Any]]]) -> Arrays:
+        """What stays with each client: one column per property."""
+
+    @abstractmethod
+    def seconds(self, seed: int, index: int, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """One keyed draw per client."""
+
+    @abstractmethod
+    def expected(self, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """The mean of the draws (to first order where it has no closed form)."""
+
+
+@dataclass(frozen=True)
+class Constant(Latency):
+    """Nobody is slow."""
+
+    kind: ClassVar[str] = "constant"
+
+    seconds_each: float = 1.0
+    per_sample: float = 0.0  # seconds per sample and pass
+
+    def check(self) -> None:
+        """Time does not run backwards."""
+        at_least("seconds_each", self.seconds_each, 0.0)
+        at_least("per_sample", self.per_sample, 0.0)
+
+    def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[np.floating[Any]]]) -> Arrays:
+        """Nothing to remember."""
+        return {}
+
+    def seconds(self, seed: int, index: int, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """No luck."""
+        return self.expected(clients, work, fixed)
+
+    def expected(self, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """The constant itself."""
+        passes = np.asarray(work.passes, np.float64)
+        return np.asarray(self.seconds_each + self.per_sample * work.samples * passes, np.float64)
+
+
+@dataclass(frozen=True)
+class Scaled(Latency):
+    """Laws of the form (seconds for the work) x (the client's speed class) x (luck)."""
+
+    a: float = 1.0  # [a_T] seconds per sample and pass, without luck
+    factors: tuple[float, ...] = (1.0,)  # speed classes: what the time is multiplied by
+    shares: tuple[float, ...] = (1.0,)  # how many clients are in each
+    tied_to: str = "none"
+    rho: float = 0.0
+
+    def check(self) -> None:
+        """Speed classes are positive and their shares add up to one."""
+        at_least("a", self.a, 0.0)
+        check(
+            len(self.factors) == len(self.shares) > 0,
+            f"factors={list(self.factors)}",
+            f"need as many shares ({len(self.shares)} given)",
+            "give one share per factor",
+        )
+        for factor, part in zip(self.factors, self.shares, strict=True):
+            positive("factors", factor)
+            share("shares", part)
+        check(
+            abs(sum(self.shares) - 1.0) < 1e-6, f"shares={list(self.shares)}", "must add up to 1", "change the shares"
+        )
+        among("tied_to", self.tied_to, TRUTHS)
+        check(-1.0 <= self.rho <= 1.0, f"rho={self.rho:g}", "must lie between -1 and 1", "change rho")
+
+    def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[np.floating[Any]]]) -> Arrays:
+        """The factor of each client; class sizes are exact."""
+        many = largest_remainder(np.array([self.shares]), np.array([clients]))[0]
+        score = luck.normal(seed, "speed", 0, np.arange(clients))
+        if self.tied_to != "none" and clients > 1:
+            score = np.sqrt(1.0 - self.rho**2) * score + self.rho * _rank_score(truth[self.tied_to])
+        factor = np.empty(clients, np.float32)
+        slow = np.argsort(np.array(self.factors), kind="stable")
+        ranked = np.argsort(luck.rounded(score), kind="stable")
+        factor[ranked] = np.repeat(np.array(self.factors)[slow], many[slow])
+        return {"slowness": factor}
+
+    def base(self, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """Seconds without luck, per unit of a."""
+        return np.asarray(work.samples * np.asarray(work.passes, np.float64) * fixed["slowness"][clients], np.float64)
+
+
+@dataclass(frozen=True)
+class ShiftedExponential(Scaled):
+    """FLASH."""
+
+    kind: ClassVar[str] = "flash"
+
+    lam: float = 1.0  # [lambda_T] mean of the exponential part, seconds per sample and pass
+
+    def check(self) -> None:
+        """No negative means."""
+        super().check()
+        at_least("lam", self.lam, 0.0)
+
+    def seconds(self, seed: int, index: int, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """a n + Exp(lambda n)."""
+        return self.base(clients, work, fixed) * (self.a + self.lam * exponential_at(seed, "latency", index, clients))
+
+    def expected(self, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """n (a + lambda)."""
+        return self.base(clients, work, fixed) * (self.a + self.lam)
+
+
+@dataclass(frozen=True)
+class Lognormal(Scaled):
+    """A heavy tail of which all moments exist."""
+
+    kind: ClassVar[str] = "lognormal"
+
+    sigma: float = 1.0
+
+    def check(self) -> None:
+        """No negative width."""
+        super().check()
+        at_least("sigma", self.sigma, 0.0)
+
+    def seconds(self, seed: int, index: int, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """Mean one, width sigma."""
+        z = normal_at(seed, "latency", index, clients)
+        return self.expected(clients, work, fixed) * np.exp(self.sigma * z - 0.5 * self.sigma**2)
+
+    def expected(self, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """a n."""
+        return self.a * self.base(clients, work, fixed)
+
+
+@dataclass(frozen=True)
+class Pareto(Scaled):
+    """A tail that decays by a power: the slowest of a cohort dominates its round."""
+
+    kind: ClassVar[str] = "pareto"
+
+    shape: float = 2.0
+
+    def check(self) -> None:
+        """The mean must exist."""
+        super().check()
+        check(self.shape > 1.0, f"shape={self.shape:g}", "must be above 1, or the mean is infinite", "raise shape")
+
+    def seconds(self, seed: int, index: int, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """Inverse of the survival function, mean one."""
+        x = uniform_at(seed, "latency", index, clients) ** (-1.0 / self.shape)
+        return self.expected(clients, work, fixed) * x * (self.shape - 1.0) / self.shape
+
+    def expected(self, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """a n."""
+        return self.a * self.base(clients, work, fixed)
+
+
+@dataclass(frozen=True)
+class FlashRL(Latency):
+    """FLASH-RL's devices and links, with the formula of its release."""
+
+    kind: ClassVar[str] = "flash-rl"
+    trainable: ClassVar[bool] = False
+
+    batch: int = 50  # the release counts mini-batches of this size as samples; 1: samples
+
+    def check(self) -> None:
+        """A batch holds at least one sample."""
+        at_least("batch", self.batch, 1)
+
+    def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[np.floating[Any]]]) -> Arrays:
+        """Device and link of each client."""
+        device, link = devices.assign(clients, seed, self.trainable)
+        return {"device": device, "link": link}
+
+    def seconds(self, seed: int, index: int, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """Clock and bandwidth of this round, never below a twentieth of their means."""
+        mhz, mhz_sd, mbit, mbit_sd = _rates(clients, fixed)
+        f = mhz + mhz_sd * normal_at(seed, "clock", index, clients)
+        b = mbit + mbit_sd * normal_at(seed, "bandwidth", index, clients)
+        return self.time(clients, work, fixed, np.maximum(f, 0.05 * mhz), np.maximum(b, 0.05 * mbit))
+
+    def expected(self, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """At mean clock; E[1 / b] to second order."""
+        mhz, _, mbit, sd = _rates(clients, fixed)
+        return self.time(clients, work, fixed, mhz, mbit / (1.0 + (sd / mbit) ** 2))
+
+    def time(self, clients: Index, work: Work, fixed: Arrays, mhz: Double, mbit: Double) -> Double:
+        """Compute plus transfer."""
+        cores = _column("cores")[fixed["device"][clients]]
+        size = np.ceil(np.asarray(work.samples, np.float64) / self.batch)
+        compute = size * work.passes * (64.0 * 40.0 * 20.0) / (cores * mhz * 1e6)
+        out: Double = compute + 64.0 * work.params / (mbit * 1e6)
+        return out
+
+
+@dataclass(frozen=True)
+class Physical(FlashRL):
+    """The same links and the devices that can train, with operations, peaks and bytes."""
+
+    kind: ClassVar[str] = "physical"
+    trainable: ClassVar[bool] = True
+
+    efficiency: float = 0.2  # part of the peak that training reaches
+    flops: float | None = None  # forward operations per sample; None: two per parameter
+
+    def check(self) -> None:
+        """Positive figures."""
+        super().check()
+        positive("efficiency", self.efficiency)
+        share("efficiency", self.efficiency)
+        if self.flops is not None:
+            positive("flops", self.flops)
+
+    def time(self, clients: Index, work: Work, fixed: Arrays, mhz: Double, mbit: Double) -> Double:
+        """Three forward passes' worth of operations per sample and pass; both directions on the link."""
+        device = fixed["device"][clients]
+        peak = _column("gflops")[device] * 1e9 * mhz / _column("mhz")[device]
+        flops = 2.0 * work.params if self.flops is None else self.flops
+        compute = 3.0 * flops * work.samples * work.passes / (self.efficiency * peak)
+        out: Double = compute + 8.0 * (np.asarray(work.down, np.float64) + work.up) / (mbit * 1e6)
+        return out
+
+
+def _column(name: str) -> Double:
+    return np.array([getattr(d, name) for d in devices.DEVICES], np.float64)
+
+
+def _rates(clients: Index, fixed: Arrays) -> tuple[Double, Double, Double, Double]:
+    device, link = fixed["device"][clients], fixed["link"][clients]
+    mbit = np.array([x.mbit for x in devices.LINKS])[link]
+    return _column("mhz")[device], _column("sd")[device], mbit, np.array([x.sd for x in devices.LINKS])[link]
+
+
+def _rank_score(x: NDArray[np.floating[Any]]) -> Double:
+    """Ranks spread evenly over mean 0 and variance 1; NaN counts as the smallest."""
+    values = np.nan_to_num(np.asarray(x, np.float64), nan=-np.inf, neginf=-1e300)
+    rank = np.empty(values.size)
+    rank[np.argsort(values, kind="stable")] = np.arange(values.size)
+    spread = rank.std()
+    out: Double = (rank - rank.mean()) / spread
+    return out
+
+
+LATENCIES: dict[str, type[Latency]] = table(Constant, ShiftedExponential, Lognormal, Pareto, FlashRL, Physical)

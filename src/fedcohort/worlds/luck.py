@@ -1,0 +1,102 @@
+"""Keyed draws beyond `core.rng`: permutations, gamma, beta and Dirichlet, each a function of (seed, stream, key, id).
+
+Worlds do not use the distributions of `numpy.random.Generator`, whose streams NumPy may change between releases.
+Everything here is built on `core.rng.bits_at`, so the same seed gives the same bytes with every supported NumPy.
+Gamma draws are made in log space: with alpha as small as 1e-100 a Dirichlet row is still a distribution, never NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.core.rng import bits_at, uniform_at
+from fedcohort.types import Index
+
+Double = NDArray[np.float64]
+CHUNK = 1 << 16  # rows handled at a time, so that a million clients need no large temporary
+_ATTEMPTS = 32  # Marsaglia-Tsang refuses about one draw in twenty
+
+
+def order(seed: int, stream: str, n: int, key: int = 0) -> Index:
+    """A permutation of 0 .. n - 1."""
+    return np.argsort(bits_at(seed, stream, key, np.arange(n)), kind="stable")
+
+
+def order_within(seed: int, stream: str, owner: Index, ids: Index, key: int = 0) -> Index:
+    """Positions sorted by owner and, within an owner, in random order; equal ids of an owner stay neighbours."""
+    if owner.size == 0:
+        return np.empty(0, np.int64)
+    span = int(ids.max()) + 1
+    return np.lexsort((bits_at(seed, stream, key, owner * span + ids), owner))
+
+
+def log_gamma(seed: int, stream: str, key: int, ids: Index, shape: float | Double) -> Double:
+    """Logarithm of Gamma(shape, 1) for each id (Marsaglia and Tsang; shapes below 1 by the power of a uniform)."""
+    a = np.maximum(np.broadcast_to(np.asarray(shape, np.float64), ids.shape), 1e-100)
+    low = a < 1.0
+    d = np.where(low, a + 1.0, a) - 1.0 / 3.0
+    out = np.log(d)  # the mode: what is left if every attempt were refused
+    todo = np.arange(ids.size)
+    for attempt in range(_ATTEMPTS):
+        if todo.size == 0:
+            break
+        x = _normal(seed, stream, key, ids[todo], 3 * attempt)
+        log_u = np.log(uniform_at(seed, stream, key, ids[todo], 3 * attempt + 2))
+        dt = d[todo]
+        v = (1.0 + x / np.sqrt(9.0 * dt)) ** 3
+        log_v = np.log(np.maximum(v, 1e-300))
+        taken = (v > 0) & (log_u < 0.5 * x * x + dt * (1.0 - v + log_v))
+        out[todo[taken]] += log_v[taken]
+        todo = todo[~taken]
+    if low.any():
+        at = np.flatnonzero(low)
+        out[at] += np.log(uniform_at(seed, stream, key, ids[at], 3 * _ATTEMPTS)) / a[at]
+    return out
+
+
+def beta(seed: int, stream: str, ids: Index, a: float, b: float) -> Double:
+    """Beta(a, b) for each id, rounded to 1e-9 so that the last bits of the maths library cannot matter."""
+    difference = log_gamma(seed, stream, 1, ids, b) - log_gamma(seed, stream, 0, ids, a)
+    return np.round(1.0 / (1.0 + np.exp(np.minimum(difference, 700.0))), 9)
+
+
+def dirichlet_rows(seed: int, stream: str, ids: Index, alpha: Double) -> Double:
+    """One Dirichlet distribution over classes per id. `alpha` is (classes,) or (ids, classes)."""
+    wide = np.broadcast_to(alpha, (ids.size, alpha.shape[-1]))
+    z = np.stack([log_gamma(seed, stream, c, ids, wide[:, c]) for c in range(wide.shape[1])], axis=1)
+    return _normalised(z)
+
+
+def dirichlet_over(seed: int, stream: str, key: int, n: int, alpha: float) -> Double:
+    """One symmetric Dirichlet distribution over n clients."""
+    z = np.concatenate(
+        [log_gamma(seed, stream, key, np.arange(at, min(at + CHUNK, n)), alpha) for at in range(0, n, CHUNK)]
+    )
+    return _normalised(z)
+
+
+def normal(seed: int, stream: str, key: int, ids: Index) -> Double:
+    """Standard normal for each id."""
+    return _normal(seed, stream, key, ids, 0)
+
+
+def _normal(seed: int, stream: str, key: int, ids: Index, draw: int) -> Double:
+    u = uniform_at(seed, stream, key, ids, draw)
+    v = uniform_at(seed, stream, key, ids, draw + 1)
+    out: Double = np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * v)
+    return out
+
+
+def _normalised(z: Double) -> Double:
+    p = np.exp(np.maximum(z - z.max(axis=-1, keepdims=True), -745.0))
+    out: Double = p / p.sum(axis=-1, keepdims=True)
+    return out
+
+
+def rounded(x: NDArray[Any]) -> Double:
+    """To nine decimals: equal numbers stay equal whatever the maths library."""
+    out: Double = np.round(np.asarray(x, np.float64), 9)
+    return out

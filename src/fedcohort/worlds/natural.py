@@ -1,0 +1,162 @@
+"""Partitions that name the samples themselves: shards, a few labels per client, and clients that come with the data.
+
+shards      the pool in stable label order is cut into N s equal shards; each client gets s of them at random.
+            What is left over at the end stays with nobody.
+n-labels    client i holds class i mod K and others at random, `labels` in all; a class is divided evenly
+            among its holders. A class that nobody holds stays with nobody (possible when N labels < K).
+natural     one client per owner (writer, volunteer).
+label-skew  one client per volunteer, who keeps all windows of `labels` of his activities and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedcohort.core.rng import bits_at, uniform_at
+from fedcohort.errors import BadParameter, check
+from fedcohort.types import Index
+from fedcohort.worlds import luck
+from fedcohort.worlds.allocate import Pool, deal, largest_remainder
+from fedcohort.worlds.partition import Owned, Partition
+from fedcohort.worlds.section import at_least
+
+
+@dataclass(frozen=True)
+class Shards(Partition):
+    """Sorted by label, cut, dealt (McMahan et al.)."""
+
+    kind: ClassVar[str] = "shards"
+
+    shards: int = 2  # [s] per client
+
+    def check(self) -> None:
+        """At least one shard each."""
+        at_least("shards", self.shards, 1)
+
+    def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
+        """Equal shards; the remainder is dropped."""
+        pieces = clients * self.shards
+        check(
+            pool.size >= pieces,
+            f"shards={self.shards}",
+            f"{pool.size} samples do not make {pieces} shards",
+            "lower shards or clients",
+        )
+        size = pool.size // pieces
+        ordered = np.argsort(pool.labels, kind="stable")[: pieces * size].reshape(pieces, size)
+        index = ordered[luck.order(seed, "shards", pieces)].reshape(-1)
+        start = np.arange(clients + 1) * (self.shards * size)
+        return Owned(start, index, np.full(clients, np.nan, np.float32))
+
+
+@dataclass(frozen=True)
+class LabelsPerClient(Partition):
+    """A fixed number of classes per client (NIID-Bench's #label)."""
+
+    kind: ClassVar[str] = "n-labels"
+
+    labels: int = 2  # [k] classes per client
+
+    def check(self) -> None:
+        """At least one class each."""
+        at_least("labels", self.labels, 1)
+
+    def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
+        """Each class divided evenly among its holders."""
+        k = pool.present.size
+        check(self.labels <= k, f"labels={self.labels}", f"only {k} classes have samples", f"set labels to {k} or less")
+        ids = np.arange(clients)
+        keys = np.stack([uniform_at(seed, "n-labels", c, ids) for c in range(k)], axis=1)
+        keys[ids, ids % k] = -1.0
+        place = np.argsort(np.argsort(keys, axis=1, kind="stable"), axis=1, kind="stable")
+        holds = place < self.labels
+        counts = np.zeros((clients, k), np.int32)
+        for c in np.flatnonzero(holds.any(axis=0)):
+            counts[:, c] = largest_remainder(holds[None, :, c].astype(np.float64), pool.stock[c : c + 1])[0]
+        poor = int(counts.sum(axis=1).min())
+        check(
+            poor > 0,
+            f"clients={clients}",
+            "some client would get no sample, because its classes have more holders than samples",
+            "lower clients or raise labels",
+        )
+        start, index = deal(counts, pool, seed)
+        return Owned(start, index, np.full(clients, np.nan, np.float32))
+
+
+@dataclass(frozen=True)
+class Natural(Partition):
+    """One client per owner that the data name; with fewer clients than owners, a random choice of them."""
+
+    kind: ClassVar[str] = "natural"
+
+    min_size: int = 1  # owners with fewer samples are left out
+
+    def check(self) -> None:
+        """At least one sample each."""
+        at_least("min_size", self.min_size, 1)
+
+    def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
+        """Owners in ascending order; `clients` = 0 takes them all."""
+        owner, owners = self._owners(pool)
+        keep = self._kept(pool, owner, owners, seed)
+        sizes = np.bincount(owner[keep], minlength=owners)
+        chosen = np.flatnonzero(sizes >= self.min_size)
+        check(
+            0 < clients <= chosen.size or (clients == 0 and chosen.size > 0),
+            f"clients={clients}",
+            f"the data have {chosen.size} owners with at least {self.min_size} samples",
+            f"set clients to {chosen.size} or less (0: all of them)",
+        )
+        if clients:
+            chosen = np.sort(chosen[luck.order(seed, "natural", chosen.size)[:clients]])
+        slot = np.full(owners, -1, np.int64)
+        slot[chosen] = np.arange(chosen.size)
+        mine = np.where(keep, slot[owner], -1)
+        index = np.argsort(mine, kind="stable")[np.count_nonzero(mine < 0) :]
+        start = np.zeros(chosen.size + 1, np.int64)
+        np.cumsum(sizes[chosen], out=start[1:])
+        return Owned(start, index, np.full(chosen.size, np.nan, np.float32))
+
+    def _owners(self, pool: Pool) -> tuple[Index, int]:
+        if pool.owners is None:
+            raise BadParameter(
+                f"partition {self.kind!r}",
+                "needs data that name the owner of each sample",
+                "use a task such as femnist-cnn, har-gru or mobifall-gru, or another world",
+            )
+        names, owner = np.unique(pool.owners, return_inverse=True)
+        return owner.reshape(-1).astype(np.int64), int(names.size)
+
+    def _kept(self, pool: Pool, owner: Index, owners: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        return np.ones(pool.size, np.bool_)
+
+
+@dataclass(frozen=True)
+class LabelSkew(Natural):
+    """Every volunteer keeps `labels` of the activities he has, with all their windows (FLASH-RL on MobiAct)."""
+
+    kind: ClassVar[str] = "label-skew"
+
+    labels: int = 8  # [k] activities per volunteer; who has fewer keeps them all
+
+    def check(self) -> None:
+        """At least one activity each."""
+        super().check()
+        at_least("labels", self.labels, 1)
+
+    def _kept(self, pool: Pool, owner: Index, owners: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """The activities of each volunteer in random order, cut after `labels`. Without activities: classes."""
+        activity = pool.labels if pool.activities is None else pool.activities
+        width = int(activity.max()) + 1
+        pairs, of = np.unique(owner * width + activity, return_inverse=True)
+        volunteer = pairs // width
+        first = np.lexsort((bits_at(seed, "label-skew", 0, pairs), volunteer))
+        rank = np.empty(pairs.size, np.int64)
+        head = np.searchsorted(volunteer[first], volunteer[first], side="left")
+        rank[first] = np.arange(pairs.size) - head
+        kept: np.ndarray[tuple[int], np.dtype[np.bool_]] = (rank < self.labels)[of.reshape(-1)]
+        return kept

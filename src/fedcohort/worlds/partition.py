@@ -1,0 +1,300 @@
+"""Who owns which samples: the seam of all partitions, the even ones, and the dominance family of FedACS and FLASH.
+
+A partition either states how many samples of each class every client gets (`ByCounts`), leaving the dealing and the
+policy to `allocate`, or it names the samples itself (`shards`, `natural`, ... in the sibling modules).
+
+    Sizes     n_i = samples, or reuse * pool / clients; with spread s, n_i is proportional to exp(s z_i)
+    dominance (FedACS, Definition 1)  floor(n (1 - a) / K) of every class, the rest of the n to the dominant one
+    flash     exactly round(p N) clients: 80 % one class, 20 % over the others; everybody else even
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.core.rng import uniform_at
+from fedcohort.errors import BadParameter, check
+from fedcohort.types import Index
+from fedcohort.worlds import luck
+from fedcohort.worlds.allocate import Pool, deal, fit, largest_remainder
+from fedcohort.worlds.section import Section, among, at_least, positive, share
+
+Counts = NDArray[np.int32]
+Float = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Owned:
+    """Who owns which samples of the pool, in CSR form, and what the generator knows about each client."""
+
+    start: Index
+    index: Index
+    skew: Float  # the client's own parameter (dominance or Dirichlet alpha); NaN where there is none
+
+
+@dataclass(frozen=True)
+class Partition(Section):
+    """Base of all partitions."""
+
+    @abstractmethod
+    def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
+        """Give samples of the pool to clients 0 .. clients - 1."""
+
+
+@dataclass(frozen=True)
+class ByCounts(Partition):
+    """A partition that says how many of each class; equal sizes unless `spread` says otherwise."""
+
+    samples: int | None = None  # [M] per client; None: reuse * pool / clients
+    reuse: float = 1.0  # how often the pool is handed out altogether; above 1 needs `recycle`
+    spread: float = 0.0  # sigma of lognormal client sizes
+
+    def check(self) -> None:
+        """Sizes must be positive."""
+        positive("reuse", self.reuse)
+        at_least("spread", self.spread, 0.0)
+        if self.samples is not None:
+            at_least("samples", self.samples, 1)
+
+    def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
+        """Counts, fitted to the pool by the policy, then dealt."""
+        sizes = self.sizes(pool, clients, seed)
+        counts = np.empty((clients, pool.present.size), np.int32)
+        skew = np.full(clients, np.nan, np.float32)
+        for at in range(0, clients, luck.CHUNK):
+            ids = np.arange(at, min(at + luck.CHUNK, clients))
+            counts[ids], skew[ids] = self.counts(pool, sizes, ids, seed)
+        counts = fit(counts, pool, policy, seed)
+        start, index = deal(counts, pool, seed)
+        return Owned(start, index, skew)
+
+    def sizes(self, pool: Pool, clients: int, seed: int) -> Index:
+        """Samples per client."""
+        total = self.samples * clients if self.samples is not None else int(self.reuse * pool.size)
+        check(
+            total >= clients,
+            f"clients={clients}",
+            f"{total} samples cannot give every client one",
+            "lower clients, or set samples (or reuse) together with allocation='recycle'",
+        )
+        if self.spread == 0.0:
+            return np.full(clients, total // clients, np.int64)
+        weight = np.exp(self.spread * luck.normal(seed, "sizes", 0, np.arange(clients)))
+        rest: Index = largest_remainder(weight[None, :], np.array([total - clients]))[0]
+        return 1 + rest
+
+    @abstractmethod
+    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int) -> tuple[Counts, Float]:
+        """(len(ids), classes present) counts and the skewness of these clients."""
+
+
+@dataclass(frozen=True)
+class Iid(Partition):
+    """Everybody draws from the same mix: the shuffled pool in equal pieces, or with every class level."""
+
+    kind: ClassVar[str] = "iid"
+
+    balanced: bool = False  # every client gets every class in the proportions of the pool, to the sample
+
+    def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
+        """All samples are handed out; sizes differ by one at most (balanced: by a few)."""
+        at_least("clients", clients, 1)
+        check(
+            pool.size >= clients,
+            f"clients={clients}",
+            f"{pool.size} samples cannot give every client one",
+            "lower clients",
+        )
+        index = luck.order(seed, "iid", pool.size)
+        if self.balanced:
+            index = index[np.argsort(pool.labels[index], kind="stable")]
+            client = np.arange(pool.size) % clients
+            index = index[np.argsort(client, kind="stable")]
+        start = np.zeros(clients + 1, np.int64)
+        np.cumsum(np.full(clients, pool.size // clients) + (np.arange(clients) < pool.size % clients), out=start[1:])
+        return Owned(start, index, np.zeros(clients, np.float32))
+
+
+@dataclass(frozen=True)
+class Dominance(ByCounts):
+    """Alpha-dominance clients. The dominant classes are dealt so that the mix of all clients stays level."""
+
+    kind: ClassVar[str] = "dominance"
+
+    law: str = "fixed"  # fixed: everybody has alpha; uniform: U[0, 1]; pareto: 2 - x, x truncated Pareto on [1, 2]
+    alpha: float = 0.5  # [alpha] for law "fixed"
+    shape: float = 2.0  # [s] for law "pareto"
+
+    def check(self) -> None:
+        """Alpha is a share, the shape positive."""
+        super().check()
+        among("dominance law", self.law, ("fixed", "uniform", "pareto"))
+        share("alpha", self.alpha)
+        positive("shape", self.shape)
+
+    def alphas(self, ids: Index, seed: int) -> NDArray[np.float64]:
+        """Skewness of each client, rounded to 1e-9."""
+        if self.law == "fixed":
+            return np.full(ids.size, self.alpha)
+        u = uniform_at(seed, "dominance", 0, ids)
+        if self.law == "pareto":
+            u = 2.0 - (1.0 - u * (1.0 - 2.0**-self.shape)) ** (-1.0 / self.shape)
+        return luck.rounded(np.clip(u, 0.0, 1.0))
+
+    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int) -> tuple[Counts, Float]:
+        """Definition 1, with the dominant class dealt in turns over the clients ordered by what they add to it."""
+        alpha = self.alphas(ids, seed)
+        k = pool.present.size
+        out = np.empty((ids.size, k), np.int32)
+        out[:] = _floor(sizes[ids] * (1.0 - alpha) / k)[:, None]
+        extra = sizes[ids] - out.sum(axis=1)
+        out[np.arange(ids.size), _turns(extra, k, seed, int(ids[0]))] += extra.astype(np.int32)
+        return out, alpha.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class FewClass(ByCounts):
+    """x ~ U{1 .. K} classes without replacement, then alpha-dominance among them (FedACS)."""
+
+    kind: ClassVar[str] = "few-class"
+
+    most: int | None = None  # largest x; None: all classes
+
+    def check(self) -> None:
+        """At least one class."""
+        super().check()
+        if self.most is not None:
+            at_least("most", self.most, 1)
+
+    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int) -> tuple[Counts, Float]:
+        """The classes come in random order; the first x are held and the first of all dominates."""
+        k = pool.present.size
+        most = min(self.most or k, k)
+        keys = np.stack([uniform_at(seed, "few-class", c, ids) for c in range(k)], axis=1)
+        place = np.argsort(np.argsort(keys, axis=1, kind="stable"), axis=1, kind="stable")
+        held = 1 + (uniform_at(seed, "few-class-x", 0, ids) * most).astype(np.int64)
+        alpha = luck.rounded(uniform_at(seed, "dominance", 0, ids))
+        base = _floor(sizes[ids] * (1.0 - alpha) / held)
+        out = np.where(place < held[:, None], base[:, None], 0).astype(np.int32)
+        out[np.arange(ids.size), np.argmin(place, axis=1)] += (sizes[ids] - out.sum(axis=1)).astype(np.int32)
+        return out, alpha.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Flash(ByCounts):
+    """Exactly round(share * N) skewed clients, `major` of one class and the rest evenly over the others (FLASH)."""
+
+    kind: ClassVar[str] = "flash"
+
+    share: float = 0.3  # [p] of clients that are skewed
+    major: float = 0.8  # part of a skewed client's samples from its dominant class
+
+    def check(self) -> None:
+        """Both are shares."""
+        super().check()
+        share("share", self.share)
+        share("major", self.major)
+
+    def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
+        """As counts, once the skewed clients and their classes are drawn."""
+        check(
+            pool.present.size >= 2 or self.major == 1.0,
+            f"classes={pool.present.size}",
+            "needs at least two classes with samples",
+            "use the iid partition",
+        )
+        return super().own(pool, clients, seed, policy)
+
+    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int) -> tuple[Counts, Float]:
+        """Skewed clients by a keyed order of all clients; dominant classes in turns (the least used so far)."""
+        k, n = pool.present.size, sizes.size
+        chosen = luck.order(seed, "flash-skewed", n)[: math.floor(self.share * n + 0.5)]
+        dominant = np.full(n, -1, np.int64)
+        dominant[chosen] = luck.order(seed, "flash-classes", k)[np.arange(chosen.size) % k]
+        d = dominant[ids]
+        skewed = np.flatnonzero(d >= 0)
+        out = largest_remainder(np.ones((ids.size, k)), sizes[ids]).astype(np.int32)
+        major = _floor(sizes[ids][skewed] * self.major + 0.5)
+        others = np.ones((skewed.size, k))
+        others[np.arange(skewed.size), d[skewed]] = 0.0
+        out[skewed] = largest_remainder(others, sizes[ids][skewed] - major)
+        out[skewed, d[skewed]] = major
+        alpha = np.where(d >= 0, (self.major * k - 1.0) / (k - 1.0), 0.0) if k > 1 else np.ones(ids.size)
+        return out, alpha.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class QuantitySkew(Partition):
+    """Everybody has the same mix but not the same amount."""
+
+    kind: ClassVar[str] = "quantity"
+
+    law: str = "dirichlet"  # sizes from one Dirichlet over all clients, or "lognormal"
+    beta: float = 0.5  # [beta] of the Dirichlet
+    sigma: float = 1.0  # of the lognormal
+    min_size: int = 10
+    retries: int = 100
+
+    def check(self) -> None:
+        """Positive parameters, bounded retries."""
+        among("quantity law", self.law, ("dirichlet", "lognormal"))
+        positive("beta", self.beta)
+        at_least("sigma", self.sigma, 0.0)
+        at_least("min_size", self.min_size, 0)
+        at_least("retries", self.retries, 1)
+
+    def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
+        """Cut the shuffled pool into pieces of these sizes."""
+        sizes = retried(
+            self.min_size, self.retries, pool, clients, lambda attempt: self._sizes(pool, clients, seed, attempt)
+        )
+        start = np.zeros(clients + 1, np.int64)
+        np.cumsum(sizes, out=start[1:])
+        return Owned(start, luck.order(seed, "iid", pool.size), np.zeros(clients, np.float32))
+
+    def _sizes(self, pool: Pool, clients: int, seed: int, attempt: int) -> Index:
+        if self.law == "dirichlet":
+            weight = luck.dirichlet_over(seed, "quantity", attempt, clients, self.beta)
+        else:
+            weight = np.exp(self.sigma * luck.normal(seed, "quantity", attempt, np.arange(clients)))
+        sizes: Index = largest_remainder(weight[None, :], np.array([pool.size]))[0]
+        return sizes
+
+
+def retried(least: int, retries: int, pool: Pool, clients: int, draw: Callable[[int], Index]) -> Index:
+    """Draw sizes until nobody has fewer than `least`, but not for ever."""
+    check(
+        least * clients <= pool.size,
+        f"min_size={least}",
+        f"{pool.size} samples cannot give {clients} clients that many each",
+        "lower min_size or clients",
+    )
+    for attempt in range(retries):
+        sizes = draw(attempt)
+        if int(sizes.min()) >= least:
+            return sizes
+    raise BadParameter(
+        f"min_size={least}",
+        f"some client had fewer samples in each of {retries} attempts",
+        "lower min_size or clients, or raise alpha, beta or retries",
+    )
+
+
+def _floor(x: NDArray[np.floating[Any]]) -> Index:
+    """Floor of numbers that may lie a rounding error below a whole one."""
+    return np.floor(x + 1e-6).astype(np.int64)
+
+
+def _turns(extra: Index, k: int, seed: int, key: int) -> Index:
+    """A class for each client: the largest extras first, classes there and back again, in a random class order."""
+    rank = np.empty(extra.size, np.int64)
+    rank[np.argsort(-extra, kind="stable")] = np.arange(extra.size)
+    lap, place = rank // k, rank % k
+    return luck.order(seed, "dominant", k, key)[np.where(lap % 2 == 0, place, k - 1 - place)]
