@@ -14,8 +14,15 @@ class TaskSpec(Protocol):
     Server validation, unlabelled server data and the test set are cut away before: a world never sees them.
     """
 
-    name: str
-    classes: int
+    @property
+    def name(self) -> str:
+        """The name in the catalogue."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """How many classes the labels have."""
+        ...
 
     def labels(self) -> Index:
         """True labels of the pool."""

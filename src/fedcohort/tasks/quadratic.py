@@ -24,7 +24,7 @@ from fedcohort.errors import UnknownName, check
 from fedcohort.protocols import ServerBench, Trained, World
 from fedcohort.signals import SIGNALS, of_side
 from fedcohort.tasks.engine.steps import Stepper
-from fedcohort.types import Array, Arrays, Index, Model, Part, Plan, Updates
+from fedcohort.types import Array, Arrays, Index, Mask, Model, Part, Plan, Updates
 
 Double = NDArray[np.float64]
 
@@ -78,7 +78,7 @@ class Quadratic:
 
     def initial(self, rng: np.random.Generator) -> Model:
         """A standard normal start."""
-        return Model(rng.standard_normal(self._a.shape[1]).astype(np.float32))
+        return Model(rng.standard_normal((self._a.shape[1],)).astype(np.float32))
 
     def plan(self) -> Plan:
         """The default local training: 5 exact gradient steps with rate 0.1."""
@@ -100,7 +100,7 @@ class Quadratic:
         taken = np.where(n > 0, epochs, 0)
         order = np.argsort(-taken, kind="stable")
         start = model.params.astype(np.float64)
-        stepper = Stepper(start, plan, order)
+        stepper = Stepper(start, plan, order, clients.size)
         scale, pull = (v[order] for v in self._linear(clients, plan))
         with np.errstate(over="ignore", invalid="ignore"):
             for s in range(int(taken.max(initial=0))):
@@ -190,9 +190,7 @@ class Quadratic:
             share[row] = np.bincount(seen, weights=v, minlength=self.classes) / max(len(v), 1)
         return a * share.sum(axis=1, keepdims=True), a * self._means(share, clients)
 
-    def _measure(
-        self, model: Model, clients: Index, plan: Plan, weights: Double, failed: Array
-    ) -> tuple[Arrays, Arrays]:
+    def _measure(self, model: Model, clients: Index, plan: Plan, weights: Array, failed: Mask) -> tuple[Arrays, Arrays]:
         start, want = model.params.astype(np.float64), plan.measure
         mean, square = self._losses(start, clients)
         n = self._n[clients].astype(np.float64)

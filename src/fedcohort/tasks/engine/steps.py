@@ -27,14 +27,14 @@ Stack = NDArray[np.floating[Any]]
 class Stepper:
     """Local optimisers of a cohort, one row each."""
 
-    def __init__(self, start: Stack, plan: Plan, order: Index) -> None:
-        """`start` (p,) is the broadcast model; row i of the stack is client `order[i]` of the plan's arrays."""
+    def __init__(self, start: Stack, plan: Plan, order: Index, cohort: int) -> None:
+        """`start` (p,) is the broadcast model; row i is the plan's client `order[i]`, of `cohort` clients."""
         m = order.size
-        check_plan(plan, m, start.size)
+        check_plan(plan, cohort, start.size)
         self.start = start
         self.weights: Stack = np.repeat(start[None], m, axis=0)
         self._plan = plan
-        self._lr = plan.lr_of(m)[order].astype(start.dtype)[:, None]
+        self._lr = plan.lr_of(cohort)[order].astype(start.dtype)[:, None]
         self._taken = 0
         self._correction = _correction(plan, order, start)
         stateful = plan.optimiser == "adam" or plan.momentum != 0.0

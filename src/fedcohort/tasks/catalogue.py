@@ -1,0 +1,252 @@
+"""The catalogue of tasks: names, what they are, and what may be overridden.
+
+`get("digits-mlp", lr=0.05, hidden=(64,))` is the task with another learning rate and another width. Overrides are
+fields of the plan (lr, epochs, ...), cuts of the data (validation, unlabelled, ...) and options of the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from fedcohort.errors import UnknownName, check
+from fedcohort.tasks.base import TaskSpec
+from fedcohort.tasks.classify import ClassificationSpec, Factory
+from fedcohort.tasks.models import Network, lenet, mlp
+from fedcohort.tasks.quadratic import QuadraticSpec
+from fedcohort.types import Plan
+
+PLAN_OPTIONS = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "optimiser", "objective", "prox")
+DATA_OPTIONS = ("validation", "unlabelled", "test", "recut", "split", "seed", "root")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One classification task of the catalogue."""
+
+    about: str
+    dataset: str
+    model: Callable[..., Network | Factory]
+    plan: Plan
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the model, with defaults
+    cuts: Mapping[str, Any] = field(default_factory=dict)  # of the data, where they differ from the spec's
+
+
+def _widths(hidden: int | tuple[int, ...] | list[int]) -> tuple[int, ...]:
+    widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+    check(all(w >= 1 for w in widths), f"hidden = {hidden}", "layers have at least one unit", "raise it")
+    return widths
+
+
+def _mlp(features: int, classes: int, *, hidden: int | tuple[int, ...] = ()) -> Network:
+    return mlp(features, *_widths(hidden), classes=classes)
+
+
+def _cnn(
+    shape: tuple[int, int, int],
+    classes: int,
+    *,
+    channels: tuple[int, ...],
+    kernel: int = 5,
+    padding: int = 0,
+    hidden: int | tuple[int, ...] = (),
+) -> Network:
+    return lenet(shape, tuple(channels), kernel, _widths(hidden), classes, padding)
+
+
+def _torch_model(name: str, **options: Any) -> Factory:
+    return partial(_make, name, **options)
+
+
+def _make(name: str, **options: Any) -> Any:
+    from fedcohort.tasks import torch_models
+
+    return torch_models.MODELS[name](**options)
+
+
+_SGD = Plan(epochs=5, batch_size=50, lr=0.1)
+_FLASH_RL = Plan(epochs=5, batch_size=50, lr=0.01, momentum=0.9)
+_FEDACS = Plan(epochs=5, batch_size=50, lr=0.1, momentum=0.5, weight_decay=5e-4)
+_DIGITS = {"recut": True}  # the stored order is by writer: the last rows are other hands than the first
+_VOLUNTEERS = {"split": "owner", "test": 0.2, "validation": 0.1}
+_DIGIT, _MNIST, _CIFAR = (1, 8, 8), (1, 28, 28), (3, 32, 32)
+
+ENTRIES: dict[str, Entry] = {
+    "digits-softmax": Entry(
+        "8 x 8 digits (embedded), softmax regression, 650 parameters",
+        "digits",
+        partial(_mlp, 64, 10),
+        Plan(epochs=5, batch_size=16, lr=0.3),
+        {},
+        _DIGITS,
+    ),
+    "digits-mlp": Entry(
+        "8 x 8 digits (embedded), one hidden layer of 32, 2,410 parameters",
+        "digits",
+        partial(_mlp, 64, 10),
+        Plan(epochs=5, batch_size=16, lr=0.3),
+        {"hidden": (32,)},
+        _DIGITS,
+    ),
+    "digits-cnn": Entry(
+        "8 x 8 digits (embedded), two 3 x 3 convolutions, 3,658 parameters",
+        "digits",
+        partial(_cnn, _DIGIT, 10, kernel=3, padding=1),
+        Plan(epochs=3, batch_size=16, lr=0.2),
+        {"channels": (8, 16), "hidden": (32,)},
+        _DIGITS,
+    ),
+    "mnist-mlp": Entry(
+        "MNIST, one hidden layer of 64, 50,890 parameters",
+        "mnist",
+        partial(_mlp, 784, 10),
+        _SGD,
+        {"hidden": (64,)},
+    ),
+    "mnist-cnn": Entry(
+        "MNIST, 5 x 5 convolutions of 8 and 16 channels, 20,522 parameters",
+        "mnist",
+        partial(_cnn, _MNIST, 10),
+        _SGD,
+        {"channels": (8, 16), "hidden": (64,)},
+    ),
+    "mnist-cnn-flashrl": Entry(
+        "MNIST, FLASH-RL's CNN (32 and 64 channels, 512 hidden), 582,026 parameters",
+        "mnist",
+        partial(_cnn, _MNIST, 10),
+        _FLASH_RL,
+        {"channels": (32, 64), "hidden": (512,)},
+    ),
+    "cifar10-cnn": Entry(
+        "CIFAR-10, the PyTorch-tutorial CNN of FedACS, 62,006 parameters",
+        "cifar10",
+        partial(_cnn, _CIFAR, 10),
+        _FEDACS,
+        {"channels": (6, 16), "hidden": (120, 84)},
+    ),
+    "cifar10-cnn-wide": Entry(
+        "CIFAR-10, 5 x 5 convolutions of 32 and 64 channels, 512 hidden, 878,538 parameters",
+        "cifar10",
+        partial(_cnn, _CIFAR, 10),
+        _FLASH_RL,
+        {"channels": (32, 64), "hidden": (512,)},
+    ),
+    "cifar10-cnn-flashrl": Entry(
+        "CIFAR-10, FLASH-RL's CNN (6 and 16 channels, 256 hidden), 108,098 parameters",
+        "cifar10",
+        partial(_cnn, _CIFAR, 10),
+        _FLASH_RL,
+        {"channels": (6, 16), "hidden": (256,)},
+    ),
+    "cifar10-vgg11": Entry(
+        "CIFAR-10, VGG-11 with group (or batch) normalisation, as FedCM; needs torch",
+        "cifar10",
+        partial(_torch_model, "vgg11", channels=3, classes=10),
+        Plan(epochs=5, batch_size=64, lr=0.01, momentum=0.9, weight_decay=5e-4),
+        {"norm": "group"},
+    ),
+    "cifar10-resnet18": Entry(
+        "CIFAR-10, ResNet-18 with group (or batch) normalisation, as FLASH (Adam 1e-3); needs torch",
+        "cifar10",
+        partial(_torch_model, "resnet18", channels=3, classes=10),
+        Plan(epochs=5, batch_size=64, lr=1e-3, optimiser="adam"),
+        {"norm": "group"},
+    ),
+    "femnist-cnn": Entry(
+        "FEMNIST by writer, 62 classes, 5 x 5 convolutions of 16 and 32 channels, 86,910 parameters",
+        "femnist",
+        partial(_cnn, _MNIST, 62),
+        Plan(epochs=1, batch_size=20, lr=0.05),
+        {"channels": (16, 32), "hidden": (128,)},
+        {"split": "within", "test": 0.2, "validation": 0.05},
+    ),
+    "har-mlp": Entry(
+        "Activities by volunteer (HAPT), flattened windows, one hidden layer of 64",
+        "har",
+        partial(_mlp, 768, 6),
+        Plan(epochs=5, batch_size=50, lr=0.05),
+        {"hidden": (64,)},
+        _VOLUNTEERS,
+    ),
+    "har-gru": Entry(
+        "Activities by volunteer (HAPT), two-layer GRU on 128 x 6 windows; needs torch",
+        "har",
+        partial(_torch_model, "gru", channels=6, classes=6, layers=2),
+        Plan(epochs=5, batch_size=50, lr=2e-3, optimiser="adam"),
+        {"hidden": 32},
+        _VOLUNTEERS,
+    ),
+    "mobifall-gru": Entry(
+        "Fall or daily activity by volunteer (MobiFall), two-layer GRU on 128 x 6 windows; needs torch",
+        "mobifall",
+        partial(_torch_model, "gru", channels=6, classes=2, layers=2),
+        Plan(epochs=5, batch_size=50, lr=2e-3, optimiser="adam"),
+        {"hidden": 32},
+        _VOLUNTEERS,
+    ),
+}
+
+QUADRATIC = "closed-form quadratic clients: exact gradients and a known optimum, no data"
+
+
+def names() -> tuple[str, ...]:
+    """Every task of the catalogue."""
+    return (*ENTRIES, "quadratic")
+
+
+def about(name: str) -> str:
+    """One line on the task of this name."""
+    if name == "quadratic":
+        return QUADRATIC
+    return _entry(name).about
+
+
+def options(name: str) -> tuple[str, ...]:
+    """What :func:`get` lets one override for this task."""
+    if name == "quadratic":
+        own = {f.name for f in dataclasses.fields(QuadraticSpec)} - {"name", "default"}
+        return (*PLAN_OPTIONS, *sorted(own))
+    return (*PLAN_OPTIONS, *DATA_OPTIONS, *_entry(name).options)
+
+
+def get(name: str, **overrides: Any) -> TaskSpec:
+    """The task of this name, with overrides; unknown names and options are answered with the nearest."""
+    known = options(name)
+    for option in overrides:
+        if option not in known:
+            raise UnknownName.among(f"option of task {name!r},", option, known)
+    plan = {key: overrides.pop(key) for key in PLAN_OPTIONS if key in overrides}
+    if name == "quadratic":
+        spec = QuadraticSpec(**overrides)
+        return dataclasses.replace(spec, default=dataclasses.replace(spec.default, **_checked(plan)))
+    entry = _entry(name)
+    cuts = {**entry.cuts, **{key: overrides.pop(key) for key in DATA_OPTIONS if key in overrides}}
+    model = entry.model(**{**entry.options, **overrides})
+    default = dataclasses.replace(entry.plan, **_checked(plan))
+    return ClassificationSpec(name, entry.dataset, model, default, about=entry.about, **cuts)
+
+
+def _entry(name: str) -> Entry:
+    if name not in ENTRIES:
+        raise UnknownName.among("task", name, names())
+    return ENTRIES[name]
+
+
+def _checked(plan: dict[str, Any]) -> dict[str, Any]:
+    """Plan overrides, refused where they break a rule."""
+    for key in ("lr", "batch_size"):
+        if key in plan:
+            check(plan[key] > 0, f"{key} = {plan[key]}", f"{key} is positive", "raise it")
+    for key in ("epochs", "momentum", "weight_decay", "prox"):
+        if key in plan:
+            check(plan[key] >= 0, f"{key} = {plan[key]}", f"{key} is not negative", "raise it")
+    if plan.get("optimiser", "sgd") not in ("sgd", "adam"):
+        raise UnknownName.among("optimiser", plan["optimiser"], ("sgd", "adam"))
+    if isinstance(plan.get("objective"), str):
+        from fedcohort.tasks import objectives
+
+        plan["objective"] = objectives.get(plan["objective"])
+    return plan

@@ -1,0 +1,275 @@
+"""Classification: a dataset, a model and local training; before (`ClassificationSpec`) and after it met a world."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.core.rng import generator
+from fedcohort.errors import ContractError, UnknownName, check
+from fedcohort.protocols import Trained, World
+from fedcohort.signals import SIGNALS, of_side
+from fedcohort.tasks import data as datasets
+from fedcohort.tasks.engine.seam import ClientData, Engine
+from fedcohort.tasks.models import Conv, MaxPool, Network
+from fedcohort.tasks.objectives import CROSS_ENTROPY, cross_entropy, log_softmax, robust_of
+from fedcohort.tasks.scores import scores
+from fedcohort.tasks.split import WAYS, Split, server_split, with_test
+from fedcohort.types import Arrays, Index, Model, Plan, Real
+
+Factory = Callable[[], Any]  # makes a torch.nn.Module
+PROVIDES = of_side(SIGNALS, "client") | of_side(SIGNALS, "probe")
+
+
+@dataclass(frozen=True)
+class ClassificationSpec:
+    """A classification task of the catalogue, or of your own.
+
+    The test set is never used for choosing anything. `validation` and `unlabelled` are shares of the training data
+    that stay at the server; what is left is the pool that a world hands out.
+    """
+
+    name: str
+    dataset: str | datasets.Dataset
+    model: Network | Factory
+    default: Plan = field(default_factory=Plan)
+    validation: float = 0.1
+    unlabelled: float = 0.0
+    test: float = 0.2  # cut from the data only where the dataset has no test set of its own
+    recut: bool = False  # cut a new test set although the dataset has one
+    split: str = "class"  # how to cut: "class", "owner" (whole owners) or "within" (a share of every owner)
+    seed: int = 0  # of the cuts
+    root: Path | None = None  # data folder
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("validation", "unlabelled", "test"):
+            share = getattr(self, name)
+            check(0.0 <= share < 1.0, f"{name} = {share}", "a share lies in [0, 1)", "choose e.g. 0.1")
+        total = self.validation + self.unlabelled
+        check(total < 1.0, f"server shares of {total}", "something must be left for the clients", "lower them")
+        if self.split not in WAYS:
+            raise UnknownName.among("split", self.split, WAYS)
+
+    @cached_property
+    def data(self) -> datasets.Dataset:
+        """The dataset, with a test set."""
+        given = datasets.load(self.dataset, self.root) if isinstance(self.dataset, str) else self.dataset
+        return with_test(given, self.test, self.split, self.seed, self.recut)
+
+    @cached_property
+    def parts(self) -> Split:
+        """Which training rows are the pool, which stay at the server."""
+        return server_split(self.data, self.validation, self.unlabelled, self.split, self.seed)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return self.data.classes
+
+    def labels(self) -> Index:
+        """True labels of the pool."""
+        return self.data.y[self.parts.pool]
+
+    def owners(self) -> Index | None:
+        """Natural owner of each pool sample, numbered 0 .. C - 1; None where the data name none."""
+        if self.data.client is None:
+            return None
+        return np.unique(self.data.client[self.parts.pool], return_inverse=True)[1].astype(np.int64)
+
+    def features(self, split: str) -> NDArray[np.float32]:
+        """Model inputs of "pool", "validation", "unlabelled" or "test"."""
+        if split == "test":
+            x = self.data.features(test=True)
+        elif split in ("pool", "validation", "unlabelled"):
+            x = self.data.features(getattr(self.parts, split))
+        else:
+            raise UnknownName.among("split", split, ("test", "validation", "unlabelled"))
+        return x.reshape(len(x), *self.model.input_shape) if isinstance(self.model, Network) else x
+
+    def answers(self, split: str) -> Index:
+        """True labels of "validation" or "test"."""
+        return self.data.y_test if split == "test" else self.data.y[getattr(self.parts, split)]
+
+    @cached_property
+    def pool(self) -> NDArray[np.float32]:
+        """Model inputs of the pool, held once for all worlds."""
+        return self.features("pool")
+
+    def bind(self, world: World, *, engine: str = "auto", workers: int = 0) -> BoundClassification:
+        """The task on this world's clients."""
+        return BoundClassification(self, world, engine=engine, workers=workers)
+
+
+class BoundClassification:
+    """A classification task on the clients of one world."""
+
+    provides = PROVIDES
+
+    def __init__(self, spec: ClassificationSpec, world: World, *, engine: str = "auto", workers: int = 0) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.classes = spec.classes
+        top = max((int(p.index.max(initial=-1)) for p in (world.train, world.validation)), default=-1)
+        if world.classes != spec.classes or top >= len(spec.parts.pool):
+            value = f"world {world.name!r} with {world.classes} classes and samples up to {top}"
+            rule = f"task {spec.name!r} has {spec.classes} classes and {len(spec.parts.pool)} samples in its pool"
+            raise ContractError(value, rule, "make the world from this task's labels()")
+        self._data = ClientData(spec.pool, world.train, world.validation, spec.classes)
+        self.engine: Engine = _choose(spec.model, self._data, engine, workers)
+        self._bench = Bench(spec, self.engine)
+
+    @property
+    def last_layer(self) -> slice:
+        """Where the last layer sits in the flat parameters."""
+        if isinstance(self.spec.model, Network):
+            return self.spec.model.last_layer
+        return cast(slice, getattr(self.engine, "last_layer", slice(0, self.engine.n_params)))
+
+    def initial(self, rng: np.random.Generator) -> Model:
+        """A fresh model, drawn from this generator alone."""
+        if isinstance(self.spec.model, Network):
+            return Model(self.spec.model.initial(rng))
+        from fedcohort.tasks.engine.reference import initial
+
+        return initial(self.spec.model, rng)
+
+    def plan(self) -> Plan:
+        """The task's default local training."""
+        return self.spec.default
+
+    def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
+        """Train each of these clients from the same model."""
+        self._bench.buffers = model.buffers
+        return self.engine.train(model, clients, plan)
+
+    def probe(self, model: Model, clients: Index, signals: frozenset[str], plan: Plan) -> Arrays:
+        """Measure probe-side signals of this model at these clients."""
+        out: Arrays = {}
+        if signals & {"probe_loss", "probe_accuracy"}:
+            stats = self.engine.losses(model, clients, "train", CROSS_ENTROPY)
+            out |= {"probe_loss": stats.loss, "probe_accuracy": stats.accuracy}
+        if "probe_val_loss" in signals:
+            out["probe_val_loss"] = self.engine.losses(model, clients, "validation", CROSS_ENTROPY).loss
+        if "probe_robust_loss" in signals:
+            out["probe_robust_loss"] = self.engine.losses(model, clients, "train", robust_of(plan.objective)).loss
+        if "probe_batch_loss" in signals:
+            out["probe_batch_loss"] = self._batch_losses(model, clients, plan)
+        if "probe_grad_norm" in signals:
+            squares = np.square(self.engine.gradients(model, clients), dtype=np.float64)
+            out["probe_grad_norm"] = np.sqrt(squares.sum(axis=1))
+        if "probe_weights" in signals:
+            once = replace(plan, epochs=1, correction=None, measure=frozenset())
+            out["probe_weights"] = model.params + self.engine.train(model, clients, once).updates.delta
+        return {name: value for name, value in out.items() if name in signals}
+
+    def evaluate(self, model: Model, split: str, *, per_class: bool = False) -> dict[str, float]:
+        """accuracy, loss, macro_f1 (and f1 of class 1 for two classes) on "test" or "validation"."""
+        if split not in ("test", "validation"):
+            raise UnknownName.among("split", split, ("test", "validation"))
+        logits = self._bench.evaluate(model, split)
+        return scores(logits, self.spec.answers(split), per_class=per_class)
+
+    def client_accuracy(self, model: Model) -> NDArray[np.float64]:
+        """Accuracy at every client: on its validation part, on its training part where it has none, else NaN."""
+        everybody = np.arange(self._data.train.sizes.size)
+        held = self.engine.losses(model, everybody, "validation", CROSS_ENTROPY).accuracy
+        bare = np.flatnonzero(np.isnan(held))
+        if bare.size:
+            held[bare] = self.engine.losses(model, bare, "train", CROSS_ENTROPY).accuracy
+        return held
+
+    def bench(self) -> Bench:
+        """What methods may compute at the server."""
+        return self._bench
+
+    def close(self) -> None:
+        """Give back the engine's threads and processes."""
+        self.engine.close()
+
+    def _batch_losses(self, model: Model, clients: Index, plan: Plan) -> NDArray[np.float64]:
+        """Cross-entropy on one mini-batch each, drawn per (seed, round, client)."""
+        part, out = self._data.train, np.full(clients.size, np.nan)
+        for i, k in enumerate(clients.tolist()):
+            owned = np.arange(part.start[k], part.start[k + 1])
+            if not owned.size:
+                continue
+            rng = generator(plan.seed, "probe-batch", plan.round, k)
+            batch = rng.choice(owned, min(plan.batch_size, owned.size), replace=False)
+            logits = self.engine.logits(model.params[None], self._data.x[part.index[batch]], _rows(model.buffers))[0]
+            out[i] = cross_entropy(log_softmax(np.asarray(logits, np.float64)), part.label[batch]).mean()
+        return out
+
+
+class Bench:
+    """The server's own data and the model's forward and backward pass.
+
+    For models with buffers the logits use those of the model that was last sent out for training.
+    """
+
+    def __init__(self, spec: ClassificationSpec, engine: Engine) -> None:
+        self.classes = spec.classes
+        self.buffers: Real = np.empty(0, np.float32)
+        self._spec = spec
+        self._engine = engine
+        self._held: dict[str, NDArray[np.float32]] = {}
+
+    def size(self, split: str) -> int:
+        """Samples in "validation" or "unlabelled"."""
+        return len(getattr(self._spec.parts, _server_side(split)))
+
+    def labels(self, split: str) -> Index:
+        """True labels of the validation split; the unlabelled split has none to give."""
+        check(split == "validation", f"labels of {split!r}", "only the validation split is labelled", "use it")
+        return self._spec.answers(split)
+
+    def logits(self, params: Real, split: str) -> Real:
+        """Logits of k models, given as (k, p), on the whole split: (k, n, classes)."""
+        return self._engine.logits(params, self._features(_server_side(split)), _rows(self.buffers))
+
+    def gradient(self, params: Real, split: str, rows: Index, target: Real) -> tuple[float, Real]:
+        """Mean soft-target cross-entropy on these rows and its gradient (p,)."""
+        return self._engine.soft_gradient(params, self._features(_server_side(split))[rows], target)
+
+    def evaluate(self, model: Model, split: str) -> Real:
+        """Logits (n, classes) of one model with its own buffers; the test split too, for evaluation only."""
+        return np.asarray(self._engine.logits(model.params[None], self._features(split), _rows(model.buffers))[0])
+
+    def _features(self, split: str) -> NDArray[np.float32]:
+        if split not in self._held:
+            self._held[split] = self._spec.features(split)
+        return self._held[split]
+
+
+def _server_side(split: str) -> str:
+    if split not in ("validation", "unlabelled"):
+        raise UnknownName.among("split", split, ("validation", "unlabelled"))
+    return split
+
+
+def _rows(buffers: Real) -> Real | None:
+    return buffers[None] if buffers.size else None
+
+
+def _choose(model: Network | Factory, data: ClientData, kind: str, workers: int) -> Engine:
+    """The chooser's engine; without one, numpy for perceptrons and the reference for everything else."""
+    if importlib.util.find_spec("fedcohort.tasks.engine.choose") is not None:
+        chooser = importlib.import_module("fedcohort.tasks.engine.choose")
+        return cast(Engine, chooser.choose(model, data, kind, workers))
+    if kind not in ("auto", "numpy", "reference"):
+        raise UnknownName.among("engine", kind, ("auto", "numpy", "reference"))
+    flat = isinstance(model, Network) and not any(isinstance(layer, Conv | MaxPool) for layer in model.layers)
+    if isinstance(model, Network) and flat and kind != "reference":
+        from fedcohort.tasks.engine.numpy_engine import NumpyEngine
+
+        return NumpyEngine(model, data)
+    from fedcohort.tasks.engine.reference import ReferenceEngine
+
+    return ReferenceEngine(model, data)
