@@ -29,5 +29,6 @@ ENTRIES: tuple[Entry, ...] = (
     _selector("uniform", "uniform:Uniform", "baseline", "McMahan et al. 2017"),
     _selector("proportional", "proportional:Proportional", "baseline", "Li et al. 2020 (FedProx)"),
     _selector("round-robin", "round_robin:RoundRobin", "baseline", "-"),
+    _selector("oort", "oort:Oort", "utility", "Lai et al. 2021", "8 bytes a reply"),
     _method("fedavg", "fedavg:FedAvg", "averaging", "McMahan et al. 2017"),
 )

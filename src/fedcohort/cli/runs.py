@@ -1,0 +1,103 @@
+"""`fedcohort run` and `fedcohort resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedcohort.errors import BadParameter
+from fedcohort.experiment import config as configuration
+from fedcohort.experiment import run as running
+
+Text = Annotated[str | None, typer.Option(show_default=False)]
+
+
+def run_command(
+    file: Annotated[Path | None, typer.Argument(help="A TOML file with the keys of a run.")] = None,
+    selector: Annotated[str | None, typer.Option(help="Who is asked, e.g. 'oort(explore=0.8)'.")] = None,
+    method: Annotated[str | None, typer.Option(help="How updates become a model, e.g. fedavg.")] = None,
+    world: Annotated[str | None, typer.Option(help="The heterogeneity, e.g. mixed-v1.")] = None,
+    task: Annotated[str | None, typer.Option(help="What is trained, e.g. digits-mlp.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
+    size: Annotated[int | None, typer.Option(help="Clients asked per round.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of everything random.")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", help="Any other key: KEY=VALUE.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/SELECTOR-DIGEST).")] = None,
+) -> None:
+    """Run one selector and one method on one task in one world."""
+    given = {"selector": selector, "method": method, "world": world, "task": task}
+    numbers = {"rounds": rounds, "size": size, "seed": seed}
+    values: dict[str, Any] = configuration.from_toml(file) if file is not None else {}
+    values.update({k: v for k, v in {**given, **numbers}.items() if v is not None})
+    for text in change or []:
+        key, value = _pair(text)
+        values[key] = value
+    config = configuration.from_mapping(values)
+    folder = out or Path("runs") / f"{config.selector.partition('(')[0]}-{config.digest()[:12]}"
+    with _Bar(config.rounds) as bar:
+        finished = running.run(config, folder, bar.show)
+    _summary(finished)
+
+
+def resume_command(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+    """Go on with a run that was stopped."""
+    known = running.read(folder)
+    with _Bar(known.config.rounds, len(known.history.rows)) as bar:
+        finished = running.resume(folder, bar.show)
+    _summary(finished)
+
+
+class _Bar:
+    """A progress bar with accuracy and virtual time."""
+
+    def __init__(self, rounds: int, done: int = 0) -> None:
+        columns = (
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("accuracy {task.fields[accuracy]}  virtual time {task.fields[clock]}"),
+            TimeRemainingColumn(),
+        )
+        self.progress = Progress(*columns, console=Console(stderr=True))
+        self.task = self.progress.add_task("", total=rounds, completed=done, accuracy="-", clock="-")
+
+    def __enter__(self) -> _Bar:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def show(self, row: dict[str, float]) -> None:
+        """One more round."""
+        accuracy = f"{row['accuracy']:.3f}" if "accuracy" in row else "-"
+        self.progress.update(
+            self.task, completed=int(row["round"]) + 1, accuracy=accuracy, clock=f"{row['clock']:,.0f} s"
+        )
+
+
+def _summary(finished: running.Finished) -> None:
+    history, console = finished.history, Console(highlight=False, soft_wrap=True)
+    last = history.rows[-1] if history.rows else {}
+    console.print(
+        f"{len(history.rows)} rounds, accuracy {last.get('accuracy', float('nan')):.4f}, "
+        f"virtual time {last.get('clock', 0.0):,.0f} s, participation fairness {history.fairness():.3f} (Jain)"
+    )
+    console.print(f"run folder: {finished.folder}")
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise BadParameter(f"--set {text!r}", "this is not of the form KEY=VALUE", "write e.g. --set deadline=300")
+    raw = value.strip()
+    for convert in (int, float):
+        try:
+            return key.strip(), convert(raw)
+        except ValueError:
+            continue
+    return key.strip(), raw
