@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,10 +40,7 @@ class Base:
     """A method without server state. Subclasses set `name` and override `combine`, and `prepare` where needed."""
 
     name: ClassVar[str] = ""
-    # Promises that the contract kit (fedcohort.testing.MethodContract) checks; a method that does not make one says so.
-    idle_invariant: bool = True  # if all return the broadcast model, the new model is the broadcast model
-    single_client_identity: bool = True  # from a fresh start, one client returning w_1 gives w_1
-    remembers_direction: bool = False  # earlier rounds move the model even when nobody moves now (momentum)
+    exempt: Mapping[str, str] = MappingProxyType({})  # clause of fedcohort.testing.MethodContract -> why it cannot hold
 
     def __init__(self, *, buffers: str = "average") -> None:
         check(

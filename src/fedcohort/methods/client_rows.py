@@ -97,7 +97,7 @@ class ClientRows:
             "total": self.total,
             "mass": np.float64(self.mass),
         }
-        return {**state.label(self.name, small), f"{self.name}/rows": rows}
+        return {**state.label(self.name, small), f"{self.name}.rows": rows}
 
     def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Inverse of :meth:`state_dict`; refuses what does not fit and then changes nothing."""

@@ -40,7 +40,8 @@ class FedAvg(Base):
         check(form in FORMS, f"form = {form!r}", "FedAvg has no such form", f"use one of {', '.join(FORMS)}")
         check(server_lr > 0, f"server_lr = {server_lr}", "the server learning rate must be positive", "use 1.0")
         self.form, self.server_lr = form, server_lr
-        self.single_client_identity = form != "original" and server_lr == 1.0  # both damp the step
+        if form == "original" or server_lr != 1.0:
+            self.exempt = {"single_client": "the step is scaled"}
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """Eq. 1, 2 or 3 on the update matrix."""

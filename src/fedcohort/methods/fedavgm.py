@@ -33,7 +33,6 @@ class FedAvgM(Base):
     """Heavy-ball momentum on the average update. The paper's symbols are given in brackets."""
 
     name: ClassVar[str] = "fedavgm"
-    remembers_direction: bool = True
 
     def __init__(
         self,
@@ -46,7 +45,9 @@ class FedAvgM(Base):
         check(0 <= momentum < 1, f"momentum = {momentum}", "server momentum must be in [0, 1)", "use 0.9")
         check(server_lr > 0, f"server_lr = {server_lr}", "the server learning rate must be positive", "use 1.0")
         self.momentum, self.server_lr = momentum, server_lr
-        self.single_client_identity = server_lr == 1.0
+        self.exempt = {"idle_later": "the velocity of earlier rounds moves the model"}
+        if server_lr != 1.0:
+            self.exempt["single_client"] = "the server learning rate scales the step"
         self.velocity: Double = np.empty(0)  # [v], as long as the model once there is one
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:

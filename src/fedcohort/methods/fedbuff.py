@@ -55,7 +55,6 @@ class FedBuff(Base):
     """A server step for every K updates. The paper's symbols are given in brackets."""
 
     name: ClassVar[str] = "fedbuff"
-    remembers_direction: bool = True  # the buffer may hold updates of earlier rounds
 
     def __init__(
         self,
@@ -75,7 +74,9 @@ class FedBuff(Base):
         check(max_staleness >= 0, f"max_staleness = {max_staleness}", "an age is not negative", "use inf for no limit")
         self.size, self.server_lr, self.exponent, self.normalise = size, server_lr, exponent, normalise
         self.max_staleness, self.weighting = max_staleness, check_weighting(weighting)
-        self.single_client_identity = size == 1 and server_lr == 1.0  # otherwise one update has to wait
+        self.exempt = {"idle_later": "the buffer may hold updates of earlier rounds"}
+        if size > 1 or server_lr != 1.0:
+            self.exempt["single_client"] = "one update waits for others, or its step is scaled"
         self._moved = False  # whether the last call of `combine` moved the model
         self._empty()
         self._empty_buffers()

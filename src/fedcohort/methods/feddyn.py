@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,8 +43,9 @@ class FedDyn(Base):
     """Linear and proximal terms that move with every visit. The paper's symbol is given in brackets."""
 
     name: ClassVar[str] = "feddyn"
-    single_client_identity: bool = False  # h+ carries the step further, eq. 4
-    remembers_direction: bool = True
+    exempt: Mapping[str, str] = MappingProxyType(
+        {"single_client": "h carries the step further, eq. 4", "idle_later": "h remembers earlier rounds"}
+    )
 
     def __init__(
         self,

@@ -56,7 +56,8 @@ class FedNova(Base):
         check(adam in ("refuse", "steps"), f"adam = {adam!r}", "FedNova has no such rule", "use refuse or steps")
         check(server_lr > 0, f"server_lr = {server_lr}", "the server learning rate must be positive", "use 1.0")
         self.mu, self.tau_eff, self.adam, self.server_lr = mu, tau_eff, adam, server_lr
-        self.single_client_identity = server_lr == 1.0 and tau_eff == "norm"
+        if server_lr != 1.0 or tau_eff == "steps":
+            self.exempt = {"single_client": "the step is scaled"}
 
     def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
         """Refuse what (1) is not defined for; add the proximal term, if any."""

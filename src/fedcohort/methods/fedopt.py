@@ -21,6 +21,7 @@ Departures from the paper
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,8 +40,9 @@ _SHAPES: dict[str, state.Shape] = {"first": ("float64", 1), "second": ("float64"
 class FedOpt(Base):
     """What the three share; each says how v moves. The paper's symbols are given in brackets."""
 
-    single_client_identity: bool = False  # the step's length is eta, not the client's
-    remembers_direction: bool = True
+    exempt: Mapping[str, str] = MappingProxyType(
+        {"single_client": "the server decides the length of the step", "idle_later": "m remembers earlier rounds"}
+    )
 
     def __init__(
         self,

@@ -55,8 +55,11 @@ class FedPdp(Base):
             f"use one of {', '.join(UNKNOWN)}",
         )
         self.form, self.unknown = form, unknown
-        self.idle_invariant = form != "model"  # eq. 1 rescales the model
-        self.single_client_identity = form == "normalised"  # one client's weight is not 1 in eq. 1 and 2
+        if form != "normalised":
+            self.exempt = {"single_client": "the weight of one client is not 1 in eq. 1 and 2"}
+        if form == "model":
+            why = "eq. 1 rescales the model"
+            self.exempt = {**self.exempt, "idle": why, "idle_later": why}
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """Eq. 1, 2 or 3."""

@@ -62,7 +62,8 @@ class NormClip(Robust):
         check(rate >= 0, f"rate = {rate}", "the rate must not be negative", "use 0.2")
         self.clip, self.zero, self.bound, self.quantile, self.rate = clip, zero, bound, quantile, rate
         self.weighting = check_weighting(weighting)
-        self.single_client_identity = clip >= 1.0 and bound is None
+        if clip < 1.0 or bound is not None:
+            self.exempt = {"single_client": "the only update may be clipped"}
         self.level = math.nan  # [Q]; nothing is known before the first update that moves
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:

@@ -76,7 +76,8 @@ class Scaffold(Base):
         )
         check(server_lr > 0, f"server_lr = {server_lr}", "the server learning rate must be positive", "use 1.0")
         self.option, self.weighting, self.server_lr = option, weighting, server_lr
-        self.single_client_identity = server_lr == 1.0
+        if server_lr != 1.0:
+            self.exempt = {"single_client": "the server learning rate scales the step"}
         # c_k and their weighted sum
         self.variates = ClientRows(f"{self.name}-{weighting}", memory_limit=memory_limit, folder=spill_folder)
 

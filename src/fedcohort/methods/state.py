@@ -17,12 +17,12 @@ Shape = tuple[str, int]  # (dtype, number of axes)
 
 def label(name: str, arrays: Mapping[str, Any]) -> Arrays:
     """Copies of these arrays under keys that say whose they are."""
-    return {f"{name}/{key}": np.array(value) for key, value in arrays.items()}
+    return {f"{name}.{key}": np.array(value) for key, value in arrays.items()}
 
 
 def unlabel(name: str, arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, Shape]) -> Arrays:
     """The arrays under their short keys, checked for keys, types and number of axes. Not copied."""
-    expected = {f"{name}/{key}" for key in shapes}
+    expected = {f"{name}.{key}" for key in shapes}
     if set(arrays) != expected:
         missing, extra = sorted(expected - set(arrays)), sorted(set(arrays) - expected)
         raise StateMismatch(
@@ -30,10 +30,10 @@ def unlabel(name: str, arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, 
         )
     found = {}
     for key, (dtype, axes) in shapes.items():
-        value = np.asanyarray(arrays[f"{name}/{key}"])
+        value = np.asanyarray(arrays[f"{name}.{key}"])
         if value.dtype != np.dtype(dtype) or value.ndim != axes:
             raise StateMismatch(
-                f"{name}/{key} of type {value.dtype} with {value.ndim} axes",
+                f"{name}.{key} of type {value.dtype} with {value.ndim} axes",
                 f"{dtype} with {axes} axes is expected",
                 "load a state that this version wrote",
             )
