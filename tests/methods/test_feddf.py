@@ -1,0 +1,186 @@
+"""FedDF: a no-op for linear models, a real step for others, explicit fall-backs, early stopping."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from linear_world import LinearBench, MLPBench, check_common, context_of, model_of, planted, softmax, updates_of
+
+from fedcohort.errors import BadParameter
+from fedcohort.methods.distillation import Adam, Batches, Schedule, divergence
+from fedcohort.methods.fedavg import FedAvg
+from fedcohort.methods.feddf import FedDF
+
+
+def make_bench(kind, *, validation=True, seed=0):
+    rng = np.random.default_rng(seed)
+    x, y, _ = planted(rng, 400, 5, 3)
+    splits = {"unlabelled": (x[:250], None)}
+    if validation:
+        splits["validation"] = (x[250:], y[250:])
+    return kind(5, 3, **splits)
+
+
+def test_linear_model_and_equal_weights_are_a_no_op():
+    """D7: the averaged model's logits are the mean logits, so the gradient of eq. 2 vanishes at the start."""
+    bench, rng = make_bench(LinearBench), np.random.default_rng(1)
+    model, u = model_of(rng.normal(0, 1, 15)), updates_of(rng.normal(0, 1, (4, 15)))
+    plain = FedAvg().aggregate(model, u, context_of(bench)).model
+    target = softmax(bench.logits(model.params + u.delta, "unlabelled").astype(np.float64).mean(axis=0))
+    _, gradient = bench.gradient(plain.params, "unlabelled", np.arange(250), target)
+    assert np.abs(gradient).max() < 1e-6
+    done = FedDF().aggregate(model, u, context_of(bench))
+    np.testing.assert_array_equal(done.model.params, plain.params)
+    assert done.info["feddf_kl_start"] < 1e-10
+    assert done.info["feddf_steps"] == 0
+
+
+def test_unequal_weights_are_distilled_towards_equal_ones():
+    """Linear again, but weights 9 : 1. The student starts at the weighted mean; the ensemble is the plain mean."""
+    bench, rng = make_bench(LinearBench, validation=False), np.random.default_rng(2)
+    model, u = model_of(rng.normal(0, 1, 15)), updates_of(rng.normal(0, 1, (2, 15)), weight=[90, 10])
+    done = FedDF(lr=0.05, steps=400).aggregate(model, u, context_of(bench))
+    assert done.info["feddf_kl_start"] > 0.03
+    assert done.info["feddf_kl_end"] < 0.02 * done.info["feddf_kl_start"]
+    plain_mean = softmax(bench.logits((model.params + u.delta.mean(axis=0))[None], "unlabelled")[0])
+    student = softmax(bench.logits(done.model.params[None], "unlabelled")[0])
+    assert np.abs(plain_mean - student).max() < 0.05
+
+
+def test_mlp_student_comes_closer_to_its_teachers():
+    bench, rng = make_bench(MLPBench, validation=False), np.random.default_rng(3)
+    model, u = model_of(rng.normal(0, 0.5, bench.n_params)), updates_of(rng.normal(0, 0.5, (5, bench.n_params)))
+    done = FedDF(lr=0.01, steps=200).aggregate(model, u, context_of(bench))
+    assert done.info["feddf_steps"] == 200
+    assert done.info["feddf_distilled"] == 1
+    assert done.info["feddf_kl_end"] < 0.3 * done.info["feddf_kl_start"]
+    assert 1 <= done.info["feddf_classes"] <= 3
+    assert done.accepted.all()
+
+
+def test_mlp_gradient_of_the_fake_is_right():
+    """The bench that stands in for an engine, against central differences."""
+    bench, rng = make_bench(MLPBench), np.random.default_rng(4)
+    params, rows = rng.normal(0, 0.5, bench.n_params), np.arange(20)
+    target = softmax(rng.normal(0, 1, (20, 3)))
+    _, gradient = bench.gradient(params, "unlabelled", rows, target)
+    for j in (0, 7, 31, bench.n_params - 1):
+        e = np.zeros(bench.n_params)
+        e[j] = 1e-5
+        up, down = (bench.gradient(params + s * e, "unlabelled", rows, target)[0] for s in (1, -1))
+        assert gradient[j] == pytest.approx((up - down) / 2e-5, abs=1e-6)
+
+
+def test_validation_keeps_the_best_student_and_patience_ends_it():
+    """Validation labels that contradict the teachers: the start is best, and 100 steps without gain end it."""
+    bench, rng = make_bench(MLPBench), np.random.default_rng(5)
+    model, u = model_of(rng.normal(0, 0.5, bench.n_params)), updates_of(rng.normal(0, 0.5, (5, bench.n_params)))
+    plain = FedAvg().aggregate(model, u, context_of(bench)).model
+    said = bench.logits(plain.params[None], "validation")[0].argmax(axis=1)
+    bench.splits["validation"] = (bench.splits["validation"][0], said)  # nobody is better than the start
+    done = FedDF(lr=0.01, steps=1000, check_every=20, patience=100).aggregate(model, u, context_of(bench))
+    assert done.info["feddf_steps"] == 100
+    np.testing.assert_array_equal(done.model.params, plain.params)
+
+
+def test_validation_accuracy_never_falls():
+    for seed in range(3):
+        bench, rng = make_bench(MLPBench, seed=seed), np.random.default_rng(seed)
+        model, u = model_of(rng.normal(0, 0.5, bench.n_params)), updates_of(rng.normal(0, 1, (4, bench.n_params)))
+
+        def score(m, bench=bench):
+            logits = bench.logits(m.params[None], "validation")[0]
+            return (logits.argmax(axis=1) == bench.labels("validation")).mean()
+
+        done = FedDF(lr=0.01, steps=130, check_every=25).aggregate(model, u, context_of(bench))
+        assert score(done.model) >= score(FedAvg().aggregate(model, u, context_of(bench)).model)
+
+
+def test_without_public_data_it_says_so(caplog):
+    rng = np.random.default_rng(6)
+    model, u = model_of(rng.normal(0, 1, 15)), updates_of(rng.normal(0, 1, (3, 15)))
+    plain = FedAvg().aggregate(model, u, context_of()).model
+    labelled_only = LinearBench(5, 3, validation=(rng.normal(0, 1, (9, 5)), np.zeros(9, int)))
+    for source, bench in (("unlabelled", None), ("unlabelled", labelled_only), ("noise", make_bench(LinearBench))):
+        caplog.clear()
+        method = FedDF(source=source)
+        with caplog.at_level(logging.WARNING):
+            done = method.aggregate(model, u, context_of(bench))
+            method.aggregate(model, u, context_of(bench))
+        np.testing.assert_array_equal(done.model.params, plain.params)
+        assert done.info["feddf_distilled"] == 0
+        assert [r.message for r in caplog.records] == [
+            f"feddf: no {source} data at the server, so there is no distillation"
+        ]
+    caplog.clear()
+    assert FedDF(source="none").aggregate(model, u, context_of()).info["feddf_distilled"] == 0
+    assert not caplog.records
+    with pytest.raises(BadParameter, match="reserve an unlabelled split"):
+        FedDF(missing="raise").aggregate(model, u, context_of())
+
+
+def test_noise_split_is_used_where_the_bench_has_one():
+    bench, rng = make_bench(MLPBench, validation=False), np.random.default_rng(7)
+    bench.splits = {"noise": (rng.normal(0, 1, (100, 5)), None)}
+    u = updates_of(rng.normal(0, 0.5, (3, bench.n_params)))
+    done = FedDF(source="noise", steps=5).aggregate(model_of(np.zeros(bench.n_params)), u, context_of(bench))
+    assert done.info["feddf_distilled"] == 1
+
+
+def test_drop_worst_leaves_out_models_near_chance():
+    """3 classes: below 1.2 / 3 = 0.4. The planted rule is good; its negative answers the least likely class: ~0."""
+    rng = np.random.default_rng(8)
+    x, y, rule = planted(rng, 300, 5, 3)
+    bench = LinearBench(5, 3, validation=(x, y), unlabelled=(x, None))
+    delta = np.stack([rule.reshape(-1), -rule.reshape(-1), rule.reshape(-1)])
+    model = model_of(np.zeros(15))
+    done = FedDF(drop_worst=True).aggregate(model, updates_of(delta), context_of(bench))
+    assert done.accepted.tolist() == [True, False, True]
+    assert done.info["feddf_dropped"] == 1
+    np.testing.assert_allclose(done.model.params, rule.reshape(-1), rtol=1e-6)
+    all_bad = FedDF(drop_worst=True).aggregate(model, updates_of(delta[[1, 1]]), context_of(bench))
+    assert all_bad.accepted.all()
+    with pytest.raises(BadParameter, match="validation split"):
+        FedDF(drop_worst=True).aggregate(
+            model, updates_of(delta), context_of(make_bench(LinearBench, validation=False))
+        )
+
+
+def test_adam_and_cosine_by_hand():
+    """First step of Adam is -lr g / (|g| + eps) per entry; half-way along the cosine the step size is lr / 2.
+
+    The norm of (30, 40) is 50 and is clipped to 5, which does not change the first step's signs or size.
+    """
+    adam = Adam(Schedule(lr=0.1, steps=4, clip=5.0), 2)
+    np.testing.assert_allclose(adam.step(np.array([30.0, -40.0])), [-0.1, 0.1], rtol=1e-6)
+    np.testing.assert_allclose(adam.first, [0.3, -0.4], rtol=1e-12)
+    adam.step(np.array([3.0, -4.0]))
+    np.testing.assert_allclose(adam.step(np.array([3.0, -4.0])), [-0.05, 0.05], rtol=1e-6)
+
+
+def test_batches_visit_every_row_once_per_pass():
+    batches = Batches(10, 4, np.random.default_rng(0))
+    rows = [batches.next() for _ in range(6)]
+    assert [len(r) for r in rows] == [4, 4, 2, 4, 4, 2]
+    assert sorted(np.concatenate(rows[:3])) == list(range(10)) == sorted(np.concatenate(rows[3:]))
+
+
+def test_divergence_by_hand():
+    """KL((1/2, 1/2) || (1/4, 3/4)) = 0.5 ln 2 + 0.5 ln(2/3)."""
+    value = divergence(np.array([[0.5, 0.5]]), np.array([[0.25, 0.75]]))
+    assert value == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(2 / 3))
+    assert divergence(np.array([[1.0, 0.0]]), np.array([[1.0, 0.0]])) == 0
+
+
+def test_common():
+    bench = make_bench(MLPBench)
+    check_common(lambda: FedDF(steps=20, check_every=5), bench, np.random.default_rng(9).normal(0, 0.5, bench.n_params))
+
+
+def test_refuses():
+    for bad in ({"source": "test"}, {"missing": "x"}, {"preset": "x"}, {"lr": 0.0}, {"steps": -1}):
+        with pytest.raises(BadParameter):
+            FedDF(**bad)
+    assert FedDF(preset="code").schedule.steps == 10_000
