@@ -1,0 +1,76 @@
+"""Golden recordings: the first twenty cohorts of a selector on the planted federation, kept as small JSON files.
+
+A recording changes only on purpose: with a *Behaviour* line in the changelog. Write it again with::
+
+    python -m fedcohort.testing.golden oort flash          # or without names: every selector of the catalogue
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedcohort.protocols import Selector
+from fedcohort.testing.planted import PlantedFederation
+
+ROUNDS = 20
+SETTING: dict[str, Any] = {"population": 30, "size": 5, "seed": 2024, "availability": 0.8}
+FOLDER = Path("tests") / "golden"
+
+
+def record(selector: Selector) -> list[list[int]]:
+    """The cohorts of twenty rounds, each in the selector's own order."""
+    federation = PlantedFederation(
+        SETTING["population"], seed=SETTING["seed"], availability=SETTING["availability"], failure=0.15
+    )
+    steps = federation.play(selector, ROUNDS, SETTING["size"], SETTING["seed"])
+    return [[int(client) for client in cohort.clients] for _, cohort in steps]
+
+
+def path_of(name: str, folder: Path = FOLDER) -> Path:
+    """Where the recording of a selector lives."""
+    return folder / f"{name}.json"
+
+
+def write(name: str, selector: Selector, folder: Path = FOLDER) -> Path:
+    """Record a selector, replacing what was recorded before. One line per round."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = ",\n    ".join(json.dumps(row) for row in record(selector))
+    text = f'{{\n  "selector": {json.dumps(name)},\n  "setting": {json.dumps(SETTING)},\n'
+    text += f'  "cohorts": [\n    {rows}\n  ]\n}}\n'
+    target = path_of(name, folder)
+    target.write_text(text, encoding="utf-8")
+    return target
+
+
+def compare(name: str, selector: Selector, folder: Path = FOLDER) -> None:
+    """Raise AssertionError, with what to do, unless the selector still chooses what was recorded."""
+    target = path_of(name, folder)
+    again = f"python -m fedcohort.testing.golden {name}"
+    assert target.exists(), f"{name} has no recording; make one with: {again}"
+    kept = json.loads(target.read_text(encoding="utf-8"))
+    assert kept["setting"] == SETTING, f"the recording of {name} was made in another setting; write it with: {again}"
+    for index, (old, new) in enumerate(zip(kept["cohorts"], record(selector), strict=True)):
+        assert old == new, (
+            f"{name} chooses otherwise from round {index} on: recorded {old}, now {new}. If this is on purpose, add a "
+            f"line under *Behaviour* in CHANGELOG.md that says what changed and why, and record it with: {again}"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the recordings of these selectors (default: all of the catalogue)."""
+    from fedcohort import registry
+
+    parser = argparse.ArgumentParser(prog="python -m fedcohort.testing.golden", description=main.__doc__)
+    parser.add_argument("names", nargs="*", help="selectors; none: all")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    options = parser.parse_args(arguments)
+    for name in options.names or registry.names("selector"):
+        print(write(name, registry.make_selector(name), options.folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""What the shipped contracts need to know about catalogue entries beyond their names.
+
+A selector's exemptions stand in its own class (`exempt`). Here are only the knobs of the kit: `flipped`, `runs`,
+`horizon`, `may_be_nan`, ... by name. An exemption always has a reason.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+SELECTORS: dict[str, dict[str, Any]] = {}
+
+_REUSE = {"one_owner": "as in the paper, clients re-use samples of a common pool"}
+WORLDS: dict[str, dict[str, Any]] = {
+    "fedacs-uniform-v1": {"exempt": _REUSE, "noisy": False},
+    "fedacs-pareto-v1": {"exempt": _REUSE, "noisy": False},
+    "fedacs-dirichlet-v1": {"exempt": _REUSE, "noisy": False},
+    "fedacs-fewclass-v1": {"exempt": _REUSE, "noisy": False},
+    "iid-v1": {"noisy": False},
+    "flash-noise15-v1": {"noisy": True},
+    "flash-noniid30-noise15-v1": {"noisy": True},
+    "mixed-v1": {"noisy": True},
+}
+
+TASKS: dict[str, dict[str, Any]] = {}

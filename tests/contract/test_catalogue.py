@@ -1,0 +1,79 @@
+"""The shipped contracts over everything in the catalogue: whatever is listed there is tested here."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedcohort import registry
+from fedcohort.core.rng import generator
+from fedcohort.errors import DataError, MissingExtra
+from fedcohort.testing import SelectorContract, TaskContract, WorldContract
+from fedcohort.worlds.build import build_world
+
+sys.path.insert(0, str(Path(__file__).parent))
+import settings
+
+
+def list_contract(base, prefix, name, make, knobs):
+    """A test class of its own for each entry, so that a failing clause names its entry."""
+    title = f"Test{prefix}_{name.replace('-', '_').replace('.', '_')}"
+    globals()[title] = type(title, (base,), {"make": make, "__module__": __name__, **knobs.get(name, {})})
+
+
+def selector_maker(name):
+    def make(self):
+        try:
+            return registry.make_selector(name)
+        except MissingExtra as error:
+            pytest.skip(str(error))
+
+    return make
+
+
+def world_maker(name):
+    def make(self, seed):
+        """20 000 samples of 10 classes by 30 owners, for worlds of any partition."""
+        r = generator(0, "catalogue-test")
+        labels = r.permutation(np.arange(20_000) % 10)
+        owners = r.integers(0, 30, labels.size)
+        spec = registry.make_world_spec(name)
+        return build_world(spec, labels, seed=seed, owners=owners, classes=10, activities=labels)
+
+    return make
+
+
+@cache
+def bound(name):
+    spec = registry.make_task_spec(name)
+    labels = spec.labels()
+    world = build_world(registry.make_world_spec("iid-v1(clients=8)"), labels[:400], seed=0, classes=spec.classes)
+    return spec.bind(world)
+
+
+def task_maker(name):
+    def make(self):
+        try:
+            return bound(name)
+        except (DataError, MissingExtra) as error:
+            pytest.skip(str(error))
+
+    return make
+
+
+for entry in registry.names("selector"):
+    list_contract(SelectorContract, "Selector", entry, selector_maker(entry), settings.SELECTORS)
+for entry in registry.names("world"):
+    list_contract(WorldContract, "World", entry, world_maker(entry), settings.WORLDS)
+for entry in registry.names("task"):
+    list_contract(TaskContract, "Task", entry, task_maker(entry), settings.TASKS)
+
+
+@pytest.mark.parametrize("kind", ["selector", "world", "task"])
+def test_settings_name_catalogue_entries(kind):
+    """A knob for something that is not listed is a left-over."""
+    assert set(getattr(settings, f"{kind.upper()}S")) <= set(registry.names(kind))

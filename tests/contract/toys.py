@@ -1,0 +1,41 @@
+"""A small hand-made world, and ways to break it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedcohort.core import rng as luck
+from fedcohort.types import Part
+
+
+class ToyWorld:
+    name, classes = "toy", 3
+
+    def __init__(self, seed, clients=8, each=12):
+        r = luck.generator(seed, "toy")
+        self.seed, self.population, self.digest = seed, clients, f"toy-{seed}"
+        rows = r.permutation(clients * each)
+        clean = rows % self.classes
+        label = np.where(r.random(rows.size) < 0.2, (clean + 1) % self.classes, clean)
+        cut = np.tile(np.arange(each) < each - 2, clients)
+        self.train = self._part(rows, label, clean, cut, each - 2)
+        self.validation = self._part(rows, label, clean, ~cut, 2)
+
+    def _part(self, rows, label, clean, keep, each):
+        start = np.arange(self.population + 1, dtype=np.int64) * each
+        return Part(start, *(a[keep].astype(np.int64) for a in (rows, label, clean)))
+
+    def available(self, index, clock):
+        return np.flatnonzero(luck.uniform_at(self.seed, "there", index, np.arange(self.population)) < 0.8)
+
+    def seconds(self, index, clients, work):
+        return work.samples * work.passes * (1 + luck.exponential_at(self.seed, "time", index, clients))
+
+    def dropped(self, index, clients):
+        return luck.uniform_at(self.seed, "drop", index, clients) < 0.2
+
+    def tamper(self, index, updates, signals):
+        return updates, signals
+
+    def profiles(self):
+        return {"samples": self.train.sizes}
