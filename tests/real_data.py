@@ -1,6 +1,6 @@
 """Where the real datasets are on this machine, for tests that want them and skip by name when they are absent.
 
-Order: `$FEDCOHORT_DATA` where it is set; else `../shared/data`, unpacked once into a per-machine cache. Unpacking goes
+Order: `$FEDCOHORT_DATA` where it holds any of them; else `../shared/data`, unpacked once into a per-machine cache. Unpacking goes
 into a private folder that is renamed when it is whole, so that test processes may race for it.
 """
 
@@ -22,9 +22,9 @@ NAMES = ("cifar10", "mnist", "femnist", "har", "mobifall")
 @cache
 def root() -> Path | None:
     """The folder with the unpacked .npz files, or None when there are no real data here."""
-    given = os.environ.get("FEDCOHORT_DATA")
-    if given:
-        return Path(given).expanduser() if Path(given).expanduser().is_dir() else None
+    given = Path(os.environ.get("FEDCOHORT_DATA") or CACHE).expanduser()
+    if given != CACHE and any((given / f"{name}.npz").is_file() for name in NAMES):
+        return given
     if all((CACHE / f"{name}.npz").is_file() for name in NAMES):
         return CACHE
     return _unpack() if (SHARED / "unpack.py").is_file() else None

@@ -22,6 +22,7 @@ from fedcohort.errors import DataError
 from fedcohort.tasks.formats import damaged, reading, refused
 
 BATCH_LIMIT = 64 << 20  # bytes of one batch; the official ones have 31 MB
+DEPTH_LIMIT = 100_000  # values on the stack or in the memo; an official batch has some 20,000
 RECORD = 1 + 3 * 32 * 32
 Batch = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # pictures (n, 3, 32, 32), labels (n,)
 
@@ -154,10 +155,19 @@ class _Walk:
         return self.take(end + 1 - self.at)[:-1].decode("ascii", "backslashreplace")
 
     def push(self, value: Any) -> None:
+        if len(self.stack) > DEPTH_LIMIT:
+            raise self.refuse(f"more than {DEPTH_LIMIT:,} values at once")
         self.stack.append(value)
 
+    def remember(self, key: int) -> None:
+        if len(self.memo) > DEPTH_LIMIT:
+            raise self.refuse(f"more than {DEPTH_LIMIT:,} remembered values")
+        self.memo[key] = self.stack[-1]
+
     def since_mark(self) -> list[Any]:
-        start = len(self.stack) - 1 - self.stack[::-1].index(_MARK)
+        start = len(self.stack) - 1
+        while self.stack[start] is not _MARK:  # runs off the front, an IndexError, when there is none
+            start -= 1
         out = self.stack[start + 1 :]
         del self.stack[start:]
         return out
@@ -177,7 +187,9 @@ class _Walk:
 
     def stacked_name(self) -> None:
         name, module = self.stack.pop(), self.stack.pop()
-        self.name(str(module), str(name))
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise TypeError
+        self.name(module, name)
 
     def reduce(self) -> None:
         given, symbol = self.stack.pop(), self.stack.pop()
@@ -197,7 +209,7 @@ class _Walk:
         if not isinstance(target, _Shell):
             raise self.refuse("a state for something that is not an array")
         _version, shape, kind, fortran, content = state
-        whole = isinstance(content, bytes) and all(type(n) is int and n >= 0 for n in shape)
+        whole = isinstance(content, bytes) and len(shape) <= 4 and all(type(n) is int and n >= 0 for n in shape)
         if kind != _BYTE or not whole or math.prod(shape) != len(content):
             raise damaged(self.path, "its array does not have the size that it declares")
         flat = np.frombuffer(content, np.uint8)
@@ -209,9 +221,10 @@ class _Walk:
         self.stack[-1].extend(items)
 
     def update(self, items: list[Any]) -> None:
-        if not isinstance(self.stack[-1], dict) or len(items) % 2:
+        keys = items[::2]
+        if not isinstance(self.stack[-1], dict) or len(items) % 2 or not all(isinstance(k, str | bytes) for k in keys):
             raise TypeError
-        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
+        self.stack[-1].update(zip(keys, items[1::2], strict=True))
 
 
 _STEPS: dict[bytes, Callable[[_Walk], None]] = {
@@ -234,9 +247,9 @@ _STEPS: dict[bytes, Callable[[_Walk], None]] = {
     b"\x8e": lambda w: w.push(w.take(w.number("<Q"))),
     b"X": lambda w: w.push(w.take(w.number("<I")).decode()),
     b"\x8c": lambda w: w.push(w.take(w.number("<B")).decode()),
-    b"q": lambda w: w.memo.__setitem__(w.number("<B"), w.stack[-1]),
-    b"r": lambda w: w.memo.__setitem__(w.number("<I"), w.stack[-1]),
-    b"\x94": lambda w: w.memo.__setitem__(len(w.memo), w.stack[-1]),
+    b"q": lambda w: w.remember(w.number("<B")),
+    b"r": lambda w: w.remember(w.number("<I")),
+    b"\x94": lambda w: w.remember(len(w.memo)),
     b"h": lambda w: w.push(w.memo[w.number("<B")]),
     b"j": lambda w: w.push(w.memo[w.number("<I")]),
     b"\x85": lambda w: w.tuple_of(1),

@@ -178,8 +178,10 @@ def get(name: str, *, root: Path | str | None = None, origin: str | None = None,
         raise DataError(f"--from {origin}", "only http and https addresses are asked", "give one, or a folder")
     elif origin is not None and (origin.endswith(".npz") or not SOURCES[name].files):
         done = _get_npz(name, origin, folder, progress)
+    elif origin is not None:
+        done = _get_mirrored(name, origin, folder, progress)
     else:
-        done = _get_official(name, origin, folder, progress)
+        done = _get_official(name, None, folder, progress)
     data = load(name, folder)
     return f"{name}: {done}, {len(data):,} + {len(data.y_test):,} samples in {folder}"
 
@@ -190,6 +192,17 @@ def _get_official(name: str, mirror: str | None, folder: Path, progress: Progres
         raise DataError(f"dataset {name!r}", "it cannot be downloaded by a program", source.by_hand)
     answers = [fetch(r, folder / FOLDERS[name][0] / r.file, mirror=mirror, progress=progress) for r in source.files]
     return "already there and right" if set(answers) == {"present"} else "fetched and verified"
+
+
+def _get_mirrored(name: str, mirror: str, folder: Path, progress: Progress) -> str:
+    """The official files from a mirror; NAME.npz where it does not have them."""
+    try:
+        return _get_official(name, mirror, folder, progress)
+    except DataError as error:
+        try:
+            return _get_npz(name, mirror, folder, progress)
+        except DataError:
+            raise error from None
 
 
 def _get_npz(name: str, origin: str, folder: Path, progress: Progress) -> str:

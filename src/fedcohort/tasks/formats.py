@@ -25,6 +25,7 @@ from fedcohort.errors import DataError
 from fedcohort.types import Array, Arrays
 
 HEADER_LIMIT = 10_000  # bytes of text in an .npy header; an honest one has about 120
+BOMB_SIZE, BOMB_RATIO = 256 << 20, 200  # an array this large that is packed this tight is no measurement
 LEAF_LIMIT = 2 << 30  # bytes of one LEAF json file
 PLAIN_KINDS = "biuf"  # bool, integers, floats: what an array of samples or labels may hold
 _BROKEN = (zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError, struct.error, NotImplementedError, RuntimeError)
@@ -99,6 +100,8 @@ def read_npz(path: Path, limits: Callable[[str], Limits | None]) -> Arrays:
                 continue
             if name in out:
                 raise refused(path, f"it holds {name!r} twice")
+            if info.file_size > BOMB_SIZE and info.file_size > BOMB_RATIO * info.compress_size:
+                raise refused(path, f"{name!r} unpacks {info.compress_size:,} bytes to {info.file_size:,}")
             with archive.open(info) as member:
                 out[name] = _read_npy(member, path, name, bound, info.file_size)
     return out
