@@ -111,30 +111,37 @@ def _scaled(counts: NDArray[np.int32], need: Index, stock: Index) -> NDArray[np.
 
 
 def _redistributed(counts: NDArray[np.int32], stock: Index, seed: int) -> NDArray[np.int32]:
-    """Serve in random order; each turn serves everybody or empties a class, so it ends."""
-    turn = order(seed, "redistribute", counts.shape[0])
-    served = np.zeros_like(counts)
+    """Serve in random order, in place; each turn serves everybody or empties a class, so it ends.
+
+    A class that is not yet empty has given everybody what he asked for, so what was served of it is the wish.
+    """
     left = stock.astype(np.int64)
-    rows, want = np.arange(counts.shape[0]), counts.copy()
-    for _ in range(stock.size + 1):
+    rows = order(seed, "redistribute", counts.shape[0])
+    missing = np.zeros(rows.size, np.int64)
+    for c in range(stock.size):
+        asked = counts[rows, c]
+        got = _served(asked, left, c)
+        counts[rows, c] = got
+        missing += asked - got
+    while missing.any():
+        rows, missing = rows[missing > 0], missing[missing > 0]
+        weight = counts[rows].astype(np.float64) * (left > 0)[None, :]
+        weight[~weight.any(axis=1)] = left
+        want = largest_remainder(weight, missing).astype(np.int32)
         missing = np.zeros(rows.size, np.int64)
         for c in range(stock.size):
-            asked = want[:, c].astype(np.int64)
-            got = np.clip(left[c] - (np.cumsum(asked) - asked), 0, asked)
-            served[rows, c] += got.astype(np.int32)
-            left[c] -= got.sum()
-            missing += asked - got
-        if not missing.any():
-            break
-        hungry = np.flatnonzero(missing)
-        if rows.size == counts.shape[0]:
-            hungry = turn[missing[turn] > 0]
-        rows, missing = rows[hungry], missing[hungry]
-        weight = counts[rows].astype(np.float64) * (left > 0)[None, :]
-        none = ~weight.any(axis=1)
-        weight[none] = left
-        want = largest_remainder(weight, missing).astype(np.int32)
-    return served
+            got = _served(want[:, c], left, c)
+            counts[rows, c] += got
+            missing += want[:, c] - got
+    return counts
+
+
+def _served(asked: NDArray[np.int32], left: Index, c: int) -> NDArray[np.int32]:
+    """First come, first served; takes from what is left of class c."""
+    before = np.cumsum(asked, dtype=np.int64) - asked
+    got = np.clip(left[c] - before, 0, asked).astype(np.int32)
+    left[c] -= int(got.sum(dtype=np.int64))
+    return got
 
 
 def deal(counts: NDArray[np.int32], pool: Pool, seed: int) -> tuple[Index, Index]:

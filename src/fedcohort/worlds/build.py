@@ -224,5 +224,5 @@ def _digest(
     for name in sorted(columns):
         h.update(name.encode())
         value = columns[name]
-        h.update(memoryview(np.ascontiguousarray(value, value.dtype.newbyteorder("<"))))
+        h.update(value.astype(value.dtype.newbyteorder("<"), copy=False).data.cast("B"))
     return h.hexdigest()

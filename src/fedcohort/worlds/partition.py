@@ -289,7 +289,7 @@ def retried(least: int, retries: int, pool: Pool, clients: int, draw: Callable[[
 
 def _floor(x: NDArray[np.floating[Any]]) -> Index:
     """Floor of numbers that may lie a rounding error below a whole one."""
-    return np.floor(x + 1e-6).astype(np.int64)
+    return np.floor(np.asarray(x, np.float64) + 1e-6).astype(np.int64)
 
 
 def _turns(extra: Index, k: int, seed: int, key: int) -> Index:
