@@ -8,6 +8,7 @@ So two selectors that ask the same client in the same round meet the same luck, 
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +33,18 @@ def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def bits_at(seed: int, stream: str, index: int, clients: NDArray[np.int64], draw: int = 0) -> NDArray[np.uint64]:
     """64 random bits for each client in this round."""
-    base = np.random.SeedSequence([seed, zlib.crc32(stream.encode()), index, draw]).generate_state(2, np.uint64)
-    with np.errstate(over="ignore"):
-        z = (clients.astype(np.uint64) + np.uint64(1)) * _GOLDEN + base[0]
-        return _mix(_mix(z) ^ base[1])
+    first, second = _salts(seed, stream, index, draw)
+    z = (clients.astype(np.uint64) + np.uint64(1)) * _GOLDEN + first
+    return _mix(_mix(z) ^ second)
+
+
+@lru_cache(maxsize=4096)
+def _salts(seed: int, stream: str, index: int, draw: int) -> tuple[np.uint64, np.uint64]:
+    """Two words that stand for everything but the client."""
+    first, second = np.random.SeedSequence([seed, zlib.crc32(stream.encode()), index, draw]).generate_state(
+        2, np.uint64
+    )
+    return first, second
 
 
 def uniform_at(seed: int, stream: str, index: int, clients: NDArray[np.int64], draw: int = 0) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedcohort.core import rng as luck
 from fedcohort.errors import ContractError
-from fedcohort.protocols import Prober, Selector
+from fedcohort.protocols import Selector
 from fedcohort.signals import SIGNALS, of_side
 from fedcohort.types import Arrays, Cohort, Index, Mask, Outcome, Probed, Real, Round, RoundResult, Signals
 
@@ -93,6 +93,8 @@ class PlantedFederation:
 
     def available(self, index: int) -> Index:
         """Sorted slots that can be asked in this round."""
+        if self.availability >= 1.0:
+            return np.arange(self.population)
         here = luck.uniform_at(self.seed, "available", index, self._identity) < self.availability
         return np.flatnonzero(here)
 
@@ -112,9 +114,10 @@ class PlantedFederation:
 
     def answers(self, rnd: Round, selector: Selector, generator: np.random.Generator) -> Round:
         """The round with the answers to the selector's probe, if it probes. A few of those asked do not answer."""
-        if not isinstance(selector, Prober):
+        probe = getattr(selector, "probe", None)
+        if probe is None:
             return rnd
-        asked = np.asarray(selector.probe(rnd, generator))
+        asked = np.asarray(probe(rnd, generator))
         self._check(asked, rnd, "probed", rnd.available.size)
         if asked.size == 0:
             return rnd
@@ -134,8 +137,8 @@ class PlantedFederation:
 
     def outcomes(self, index: int, clients: Index) -> NDArray[np.int8]:
         """What becomes of these clients if they are asked in this round."""
-        if self.forced is not None:
-            return np.full(clients.size, self.forced, np.int8)
+        if self.forced is not None or self.failure <= 0.0:
+            return np.full(clients.size, self.forced or Outcome.OK, np.int8)
         who = self._identity[clients]
         risk = self.failure * (1.0 + 0.5 * self.contrast * np.where(who % 2 == 0, -1.0, 1.0))
         broken = luck.uniform_at(self.seed, "outcome", index, who) < risk
@@ -145,6 +148,8 @@ class PlantedFederation:
     def seconds(self, index: int, clients: Index) -> NDArray[np.float64]:
         """How long these clients take in this round."""
         who = self._identity[clients]
+        if self.noise <= 0.0:
+            return self._level("expected_seconds", index, who)
         spread = 1.0 - self.noise + self.noise * luck.exponential_at(self.seed, "seconds", index, who)
         return self._level("expected_seconds", index, who) * spread
 
@@ -243,8 +248,9 @@ class PlantedFederation:
             if name in _WIDTHS:
                 value = self._vector(name, index, who)
             else:
-                shake = np.exp(self.noise * luck.normal_at(self.seed, name, index, who))
-                value = self._level(name, index, who) * (1.0 if name == "loss_count" else shake)
+                value = self._level(name, index, who)
+                if self.noise > 0.0 and name != "loss_count":
+                    value = value * np.exp(self.noise * luck.normal_at(self.seed, name, index, who))
             if self.poison is not None:
                 value[::2] = self.poison
             columns[name] = value.astype(np.float32)
