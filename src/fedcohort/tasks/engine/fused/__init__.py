@@ -1,0 +1,1 @@
+"""The fused engine: Numba kernels, samples innermost, one client per thread."""

@@ -1,0 +1,113 @@
+"""The objective on a block of logits [class][sample]: per-sample losses, hits, and the gradient by the logits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .compile import kernel
+from .layout import ACT, CI, GRAD
+from .vectors import power_of_two
+
+Floats = NDArray[np.float32]
+Index = NDArray[np.int64]
+
+# Entries of the objective's vector.
+CE, PSEUDO, RCE, FLOOR, SMOOTHING = range(5)
+
+_LOG2E = np.float32(1.44269504)
+_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+_P = tuple(np.float32(c) for c in (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2))
+_P0, _P1, _P2, _P3, _P4, _P5 = _P
+
+
+@kernel
+def exp32(x: Any) -> Any:
+    """e^x for x <= 0 in float32, without a call, so that loops over it become vectors. NaN stays NaN."""
+    y = max(x, np.float32(-87.0)) if x == x else x
+    n = math.floor(y * _LOG2E + np.float32(0.5)) if x == x else np.float32(0.0)
+    r = y - n * _LN2_HIGH - n * _LN2_LOW
+    p = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
+    return (p * r * r + r + np.float32(1.0)) * power_of_two(np.int32(n))
+
+
+@kernel
+def soften(last: Index, ws: Floats, top: Floats, total: Floats, count: int, s: int) -> None:
+    """Probabilities into the gradient's room; `top` and `total` become max and log-sum-exp minus max."""
+    z, p = last[ACT], last[GRAD]
+    for i in range(count):
+        top[i] = ws[z + i]
+        total[i] = 0.0
+    for k in range(1, last[CI]):
+        for i in range(count):
+            v = ws[z + k * s + i]
+            top[i] = top[i] if v <= top[i] else v
+    for k in range(last[CI]):
+        for i in range(count):
+            e = exp32(ws[z + k * s + i] - top[i])
+            ws[p + k * s + i] = e
+            total[i] += e
+    for k in range(last[CI]):
+        for i in range(count):
+            ws[p + k * s + i] /= total[i]
+    for i in range(count):
+        total[i] = math.log(total[i])
+
+
+@kernel
+def measure(
+    last: Index, ws: Floats, label: Index, o: NDArray[np.float64], frozen: Floats, given: bool,
+    hard: Floats, loss: Floats, hit: Floats, count: int, s: int,
+) -> None:  # fmt: skip
+    """Cross-entropy, objective and correctness of each sample. Leaves probabilities where the gradient will be."""
+    classes, z, p = last[CI], last[ACT], last[GRAD]
+    top, total = np.empty(count, np.float32), np.empty(count, np.float32)
+    soften(last, ws, top, total, count, s)
+    for i in range(count):
+        y = label[i]
+        base = total[i] + top[i]
+        hard[i] = base - ws[z + y * s + i]
+        value = o[CE] * (1.0 - o[SMOOTHING]) * hard[i]
+        if o[CE] * o[SMOOTHING] != 0.0 or o[PSEUDO] != 0.0:
+            spread = soft = 0.0
+            for k in range(classes):
+                log_p = ws[z + k * s + i] - base
+                spread += log_p
+                soft += (frozen[i, k] if given else ws[p + k * s + i]) * log_p
+            value -= o[CE] * o[SMOOTHING] / classes * spread + o[PSEUDO] * soft
+        value -= o[RCE] * o[FLOOR] * (1.0 - ws[p + y * s + i])
+        loss[i] = value
+        best = 0
+        for k in range(1, classes):
+            if ws[z + k * s + i] > ws[z + best * s + i]:
+                best = k
+        hit[i] = best == y
+
+
+@kernel
+def by_logits(
+    last: Index, ws: Floats, label: Index, o: NDArray[np.float64], frozen: Floats, given: bool,
+    scale: Floats, count: int, s: int,
+) -> None:  # fmt: skip
+    """Turn the probabilities that :func:`measure` left into the gradient, times each sample's scale."""
+    classes, p = last[CI], last[GRAD]
+    ce, pseudo = np.float32(o[CE]), np.float32(o[PSEUDO])
+    even, sharp = np.float32(o[CE] * o[SMOOTHING] / classes), np.float32(o[CE] * (1.0 - o[SMOOTHING]))
+    pull = np.zeros(count, np.float32)
+    if o[RCE] != 0.0:
+        for i in range(count):
+            pull[i] = np.float32(o[RCE] * o[FLOOR]) * ws[p + label[i] * s + i]
+    for k in range(classes):
+        for i in range(count):
+            at = p + k * s + i
+            grad = (ce - pull[i]) * ws[at] - even
+            if given:
+                grad += pseudo * (ws[at] - frozen[i, k])
+            ws[at] = grad * scale[i]
+        for i in range(count, s):
+            ws[p + k * s + i] = 0.0
+    for i in range(count):
+        ws[p + label[i] * s + i] += (pull[i] - sharp) * scale[i]
