@@ -38,6 +38,12 @@ class Stack:
         """(active, B): which places hold a real sample."""
         return np.arange(self.at.shape[2]) < self.count[:active, step, None]
 
+    def share(self, step: int, active: int) -> NDArray[np.float32]:
+        """(active, B): each place's weight in the mean over its batch, 0 for padding."""
+        out: NDArray[np.float32] = self.valid(step, active).astype(np.float32)
+        out /= self.count[:active, step, None].astype(np.float32)
+        return out
+
 
 def stacks(
     part: Part, clients: Index, batch_size: int, epochs: Index, order: Order, room: int = 1 << 18

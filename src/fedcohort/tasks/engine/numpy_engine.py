@@ -154,14 +154,8 @@ class NumpyEngine:
             active = stack.active(s)
             params, at = stepper.weights[:active], stack.at[:active, s]
             acts, log_p, labels = self._pass(params, self._data.train, stack, s, active)
-            valid = stack.valid(s, active)
-            hard = np.where(valid, objectives.cross_entropy(log_p, labels), 0.0).astype(np.float64)
-            out.broken[rows[:active]] |= ~np.isfinite(hard.sum(axis=1))
-            early = rows[:active][stack.first[:active] > s]
-            out.loss[early] += hard.sum(axis=1)[stack.first[:active] > s]
-            out.square[early] += (hard * hard).sum(axis=1)[stack.first[:active] > s]
-            out.count[early] += stack.count[:active, s][stack.first[:active] > s]
-            share = valid.astype(np.float32) / stack.count[:active, s, None].astype(np.float32)
+            _note(out, stack, s, active, objectives.cross_entropy(log_p, labels))
+            share = stack.share(s, active)
             if weight is not None:
                 share *= weight[at]
             dz = objectives.gradient(plan.objective, log_p, labels, None if frozen is None else frozen[at])
@@ -200,6 +194,17 @@ class NumpyEngine:
                     square[rows] += (each * each).sum(axis=1)
                     right[rows] += (valid & (log_p.argmax(axis=-1) == labels)).sum(axis=1)
         return _stats(loss, square, right, part.sizes[clients])
+
+
+def _note(out: _Cohort, stack: Stack, step: int, active: int, hard: Floats) -> None:
+    """Add one batch's cross-entropy to the sums of clients in their first epoch; mark those that broke."""
+    hard = np.where(stack.valid(step, active), hard, 0.0).astype(np.float64)
+    total, rows = hard.sum(axis=1), stack.rows[:active]
+    out.broken[rows] |= ~np.isfinite(total)
+    early = stack.first[:active] > step
+    out.loss[rows[early]] += total[early]
+    out.square[rows[early]] += (hard * hard).sum(axis=1)[early]
+    out.count[rows[early]] += stack.count[:active, step][early]
 
 
 def _stats(loss: Floats, square: Floats, right: Floats, count: Index) -> LossStats:
