@@ -1,7 +1,7 @@
 """Where the real datasets are on this machine, for tests that want them and skip by name when they are absent.
 
 Order: `$FEDCOHORT_DATA` where it holds any of them; else `../shared/data`, unpacked once into a cache of this
-machine. Unpacking goes into a private folder, and whole files are renamed from there, so test processes may race for it.
+machine: into a private folder first, from which whole files are renamed, so that test processes may race for it.
 """
 
 import os

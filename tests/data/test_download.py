@@ -312,6 +312,17 @@ def test_from_a_folder_refuses_what_is_wrong(tmp_path):
     assert not (tmp_path / "root").exists()
 
 
+def test_an_npz_that_is_there_is_not_downloaded_again_but_read(tiny, tmp_path):
+    x = np.zeros((2, 28, 28), np.uint8)
+    content = npz(x_train=x, y_train=[1, 2], x_test=x, y_test=[3, 4])
+    (tmp_path / "mnist.npz").write_bytes(content)
+    assert "already there as mnist.npz, 2 + 2 samples" in get("mnist", root=tmp_path)
+    assert tiny.asked == []
+    (tmp_path / "mnist.npz").write_bytes(content[:-99])
+    with pytest.raises(DataError, match=r"mnist\.npz.*damaged.*delete it and run: fedcohort data get mnist"):
+        get("mnist", root=tmp_path)
+
+
 def test_by_hand_says_precisely_what_to_do(tmp_path):
     with pytest.raises(DataError, match=r"preprocess\.sh.*data get femnist --from"):
         get("femnist", root=tmp_path)

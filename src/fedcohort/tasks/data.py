@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.errors import DataError, FedcohortError, UnknownName, check
-from fedcohort.tasks.formats import refused
+from fedcohort.tasks.formats import AGAIN, refused
 from fedcohort.tasks.known import KNOWN, Found, digits, find, missing, read_layouts
 from fedcohort.types import Array, Arrays, Index
 
@@ -241,7 +241,12 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
         if name in KNOWN:
             raise missing(name, folder)
         raise UnknownName.among("dataset", name, ["digits", *KNOWN])
-    return _assemble(name, found.read(), found.files[0])
+    try:
+        return _assemble(name, found.read(), found.files[0])
+    except DataError as error:
+        if name not in KNOWN or error.remedy != AGAIN:
+            raise
+        raise DataError(error.value, error.rule, f"delete it and run: fedcohort data get {name}") from None
 
 
 def check_file(name: str, path: Path) -> Dataset:

@@ -188,6 +188,8 @@ def get(name: str, *, root: Path | str | None = None, origin: str | None = None,
 
 def _get_official(name: str, mirror: str | None, folder: Path, progress: Progress) -> str:
     source = SOURCES[name]
+    if mirror is None and (folder / f"{name}.npz").is_file():
+        return f"already there as {name}.npz"  # `get` reads it next, and says so if it is damaged
     if not source.files:
         raise DataError(f"dataset {name!r}", "it cannot be downloaded by a program", source.by_hand)
     answers = [fetch(r, folder / FOLDERS[name][0] / r.file, mirror=mirror, progress=progress) for r in source.files]

@@ -25,6 +25,7 @@ from fedcohort.errors import DataError
 from fedcohort.types import Array, Arrays
 
 HEADER_LIMIT = 10_000  # bytes of text in an .npy header; an honest one has about 120
+AGAIN = "delete it and get it again"
 BOMB_SIZE, BOMB_RATIO = 256 << 20, 200  # an array this large that is packed this tight is no measurement
 LEAF_LIMIT = 2 << 30  # bytes of one LEAF json file
 PLAIN_KINDS = "biuf"  # bool, integers, floats: what an array of samples or labels may hold
@@ -53,7 +54,7 @@ class Limits:
 
 def damaged(path: Path, why: str) -> DataError:
     """The error for a file that is cut short or altered."""
-    return DataError(str(path), f"the file is damaged ({why})", "delete it and get it again")
+    return DataError(str(path), f"the file is damaged ({why})", AGAIN)
 
 
 def refused(path: Path, why: str) -> DataError:
