@@ -31,4 +31,9 @@ ENTRIES: tuple[Entry, ...] = (
     _selector("round-robin", "round_robin:RoundRobin", "baseline", "-"),
     _selector("oort", "oort:Oort", "utility", "Lai et al. 2021", "8 bytes a reply"),
     _method("fedavg", "fedavg:FedAvg", "averaging", "McMahan et al. 2017"),
+    _method("fedca", "fedca:FedCA", "filter", "FedCM paper, section 3", "none; searches subsets on server data"),
+    _method("cmfl", "cmfl:CMFL", "filter", "Wang et al. 2019"),
+    _method("feddf", "feddf:FedDF", "distillation", "Lin et al. 2020", "none; distils on unlabelled server data"),
+    _method("rhfl", "rhfl:RHFL", "distillation", "Fang and Ye 2022", "4 bytes a reply; distils on server data"),
+    _method("fedbio", "fedbio:FedBiO", "bilevel", "our construction after Li et al. 2023"),
 )
