@@ -5,8 +5,9 @@
     Scheduling Policies for Federated Learning in Wireless Networks. IEEE Trans. Communications 68(1), 2020.
     https://arxiv.org/abs/1908.06287
 
-With L(i) the round in which client i was last asked (-1: never), the cohort is the K available clients of least L(i);
-ties are drawn by lot. If all are always available, everybody is asked once in every ceil(N / K) rounds.
+With L(i) the round in which client i was last asked (-1: never) and h(i) how often, the cohort is the K available
+clients that come first by (L(i), h(i)); ties are drawn by lot. If all are always available, nobody waits longer than
+ceil(N / K) rounds, and no two clients ever differ by more than one turn.
 
 Departures from the paper
     * The paper forms fixed groups and goes through them; here groups form as clients are available.
@@ -29,9 +30,10 @@ from fedcohort.types import Arrays, Cohort, Index, Round, RoundResult
 
 @dataclass
 class RoundRobinState(Table):
-    """When each client was last asked."""
+    """The queue."""
 
     last: Index = column(-1, np.int64)  # L(i)
+    turns: Index = column(0, np.int64)  # h(i)
 
 
 class RoundRobin:
@@ -46,18 +48,20 @@ class RoundRobin:
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """The K that waited longest."""
         self.state.grow(rnd.population)
-        last = self.state.last[rnd.available]
-        at = draw.top(-last.astype(np.float64), rnd.size, rng)
-        return Cohort(rnd.available[at], why={"waited": rnd.index - last[at]})
+        last, turns = self.state.last[rnd.available], self.state.turns[rnd.available]
+        place = last * (turns.max(initial=0) + 1) + turns  # (L, h) as one number
+        at = draw.top(-place.astype(np.float64), rnd.size, rng)
+        return Cohort(rnd.available[at], why={"waited": rnd.index - last[at], "turns": turns[at]})
 
     def observe(self, result: RoundResult) -> None:
         """Everybody that was asked goes to the end of the queue."""
         if result.clients.size:
             self.state.grow(int(result.clients.max()) + 1)
         self.state.last[result.clients] = result.index
+        self.state.turns[result.clients] += 1
 
     def state_dict(self) -> Arrays:
-        """When each client was last asked."""
+        """The queue."""
         return self.state.to_arrays()
 
     def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
