@@ -135,6 +135,14 @@ def test_greedy_never_loses_to_all_and_is_close_to_the_optimum(score):
     assert hits >= 4
 
 
+def test_the_swap_pass_matters():
+    """A case, found by search, where elimination alone stops short and one swap reaches the optimum."""
+    logits, labels = some_logits(217, 8, samples=30)
+    logits *= np.random.default_rng(217).uniform(0.2, 5, (8, 1, 1)).astype(np.float32)
+    found = best_subset(logits, labels, exhaustive_up_to=0)
+    assert tuple(np.flatnonzero(found.members)) == brute_force(logits, labels, "accuracy")[1]
+
+
 @pytest.fixture
 def bench():
     rng = np.random.default_rng(0)

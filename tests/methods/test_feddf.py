@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from linear_world import LinearBench, MLPBench, check_common, context_of, model_of, planted, softmax, updates_of
 
-from fedcohort.errors import BadParameter
+from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.methods.distillation import Adam, Batches, Schedule, divergence
 from fedcohort.methods.fedavg import FedAvg
 from fedcohort.methods.feddf import FedDF
@@ -85,6 +85,16 @@ def test_validation_keeps_the_best_student_and_patience_ends_it():
     np.testing.assert_array_equal(done.model.params, plain.params)
 
 
+def test_a_student_that_is_no_better_does_not_replace_the_start():
+    bench, rng = make_bench(MLPBench), np.random.default_rng(5)
+    model, u = model_of(rng.normal(0, 0.5, bench.n_params)), updates_of(rng.normal(0, 0.5, (5, bench.n_params)))
+    plain = FedAvg().aggregate(model, u, context_of(bench)).model
+    done = FedDF(lr=1e-6, steps=40, check_every=20).aggregate(model, u, context_of(bench))  # same answers
+    np.testing.assert_array_equal(done.model.params, plain.params)
+    free = FedDF(lr=1e-6, steps=40).aggregate(model, u, context_of(make_bench(MLPBench, validation=False)))
+    assert (free.model.params != plain.params).any()
+
+
 def test_validation_accuracy_never_falls():
     for seed in range(3):
         bench, rng = make_bench(MLPBench, seed=seed), np.random.default_rng(seed)
@@ -119,6 +129,21 @@ def test_without_public_data_it_says_so(caplog):
     assert not caplog.records
     with pytest.raises(BadParameter, match="reserve an unlabelled split"):
         FedDF(missing="raise").aggregate(model, u, context_of())
+
+
+class Strict(LinearBench):
+    """Refuses names it does not know, as the classification tasks' bench does."""
+
+    def size(self, split):
+        if split not in self.splits:
+            raise UnknownName.among("split", split, self.splits)
+        return super().size(split)
+
+
+def test_a_bench_that_refuses_the_name_has_no_such_data():
+    bench = Strict(5, 3, unlabelled=(np.ones((4, 5)), None))
+    done = FedDF(source="noise").aggregate(model_of(np.zeros(15)), updates_of(np.ones((2, 15))), context_of(bench))
+    assert done.info["feddf_distilled"] == 0
 
 
 def test_noise_split_is_used_where_the_bench_has_one():

@@ -112,6 +112,43 @@ def test_copies_move_towards_the_others(confidence):
     assert disagreement(local + moved) < 0.6 * disagreement(local)
 
 
+class Recorder(LinearBench):
+    """Keeps the targets it is asked to follow."""
+
+    def gradient(self, params, split, rows, target):
+        self.asked = [*getattr(self, "asked", []), (rows, target)]
+        return super().gradient(params, split, rows, target)
+
+
+def test_targets_are_the_others_in_the_ratio_of_their_weights():
+    """One batch for each of three clients: sum_{i != k} W_i p_i / sum_{i != k} W_i, itself left out."""
+    x, _, _ = planted(np.random.default_rng(0), 40, 5, 3)
+    bench, rng = Recorder(5, 3, unlabelled=(x, None)), np.random.default_rng(1)
+    local = rng.normal(0, 1, (3, 15)).astype(np.float32)
+    w = np.array([0.5, 0.3, 0.2])
+    RHFL(batch_size=40)._teach(bench, "unlabelled", local, w, np.random.default_rng(0))
+    z = bench.logits(local, "unlabelled").astype(float)
+    p = np.exp(z) / np.exp(z).sum(axis=2, keepdims=True)
+    expected = [(0.3 * p[1] + 0.2 * p[2]) / 0.5, (0.5 * p[0] + 0.2 * p[2]) / 0.7, (0.5 * p[0] + 0.3 * p[1]) / 0.8]
+    assert len(bench.asked) == 3
+    for (rows, target), whole in zip(bench.asked, expected, strict=True):
+        np.testing.assert_array_equal(rows, bench.asked[0][0])  # the same batch order for all
+        np.testing.assert_allclose(target, whole[rows], rtol=1e-6)
+
+
+def test_the_global_model_averages_the_distilled_copies():
+    bench, rng = make_bench(), np.random.default_rng(6)
+    model, u = model_of(rng.normal(0, 1, bench.n_params)), updates_of(rng.normal(0, 1, (3, bench.n_params)))
+    plain = RHFL(source="none").aggregate(model, u, context_of(bench)).model.params
+    done = RHFL(lr=0.01).aggregate(model, u, context_of(bench))
+    weight = np.full(3, 0.5)
+    local = (model.params + u.delta).astype(np.float32)
+    moved, _ = RHFL(lr=0.01)._teach(bench, "unlabelled", local, weight, context_of().rng)
+    assert np.abs(moved).max() > 1e-3
+    np.testing.assert_allclose(done.model.params - plain, moved.mean(axis=0), atol=1e-6)
+    assert done.info["rhfl_distilled"] == 1
+
+
 def test_weights_steer_the_distillation():
     """Client 2 listens to 0 and 1; with all the weight on 0 it ends nearer to 0 than with all on 1."""
     bench, rng = make_bench(LinearBench), np.random.default_rng(2)

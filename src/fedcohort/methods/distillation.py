@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.stats import softmax
-from fedcohort.errors import BadParameter, check
+from fedcohort.errors import BadParameter, UnknownName, check
 from fedcohort.protocols import ServerBench
 from fedcohort.types import Index, Real
 
@@ -134,7 +134,7 @@ class PublicData:
         """The split, or None: plain averaging because nothing was asked for or nothing is there."""
         if self.source == "none":
             return None
-        if bench is not None and bench.size(self.source) > 0:
+        if bench is not None and self._held(bench):
             return self.source
         if self.missing == "raise":
             raise BadParameter(
@@ -146,3 +146,10 @@ class PublicData:
             log.warning("%s: no %s data at the server, so there is no distillation", self.name, self.source)
             self.told = True
         return None
+
+    def _held(self, bench: ServerBench) -> bool:
+        """Whether the bench has this split; one that refuses the name has it not."""
+        try:
+            return bench.size(self.source) > 0
+        except UnknownName:
+            return False
