@@ -1,0 +1,83 @@
+"""Names, sizes and overrides of the catalogue."""
+
+import numpy as np
+import pytest
+
+from fedcohort.errors import BadParameter, UnknownName
+from fedcohort.tasks import catalogue, objectives
+from fedcohort.tasks.models import Network
+
+DESIGN = (
+    "digits-mlp digits-cnn mnist-cnn cifar10-cnn cifar10-vgg11 cifar10-resnet18 "
+    "femnist-cnn har-gru mobifall-gru quadratic"
+)
+COUNTS = {
+    "digits-softmax": 650,
+    "digits-mlp": 2_410,
+    "mnist-cnn-flashrl": 582_026,
+    "cifar10-cnn": 62_006,
+    "cifar10-cnn-flashrl": 108_098,
+    "cifar10-cnn-wide": 878_538,
+}
+
+
+def test_every_name_of_the_design_and_a_line_on_each():
+    assert set(DESIGN.split()) <= set(catalogue.names())
+    for name in catalogue.names():
+        assert len(catalogue.about(name)) > 20
+        assert catalogue.get(name).name == name
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameters_are_those_of_the_papers(name):
+    assert catalogue.get(name).model.n_params == COUNTS[name]
+
+
+def test_descriptions_tell_the_true_count():
+    for name in catalogue.names():
+        model = getattr(catalogue.get(name), "model", None)
+        if isinstance(model, Network) and "parameters" in catalogue.about(name):
+            assert f"{model.n_params:,} parameters" in catalogue.about(name)
+
+
+def test_overrides():
+    spec = catalogue.get("digits-mlp", lr=0.01, epochs=2, hidden=(5, 4), validation=0.3, objective="flash-robust")
+    assert (spec.default.lr, spec.default.epochs, spec.validation) == (0.01, 2, 0.3)
+    assert spec.default.objective == objectives.flash_robust()
+    assert spec.model.n_params == 65 * 5 + 6 * 4 + 5 * 10
+    assert catalogue.get("digits-mlp", hidden=7).model.n_params == 65 * 7 + 8 * 10
+    quadratic = catalogue.get("quadratic", dimension=3, lr=0.5)
+    assert quadratic.default.lr == 0.5
+    assert quadratic.dimension == 3
+
+
+def test_refusals_name_the_nearest():
+    with pytest.raises(UnknownName, match="digits-mlp"):
+        catalogue.get("digit-mlp")
+    with pytest.raises(UnknownName, match="momentum"):
+        catalogue.get("digits-mlp", momentun=0.9)
+    with pytest.raises(UnknownName, match="hidden"):
+        catalogue.get("har-gru", hiden=9)
+    with pytest.raises(UnknownName, match="dimension"):
+        catalogue.get("quadratic", dimensions=9)
+    for bad in ({"lr": 0.0}, {"batch_size": 0}, {"momentum": -1.0}, {"validation": 2.0}, {"hidden": (0,)}):
+        with pytest.raises(BadParameter):
+            catalogue.get("digits-mlp", **bad)
+    with pytest.raises(UnknownName, match="adam"):
+        catalogue.get("digits-mlp", optimiser="adm")
+
+
+def test_digits_pool_is_what_is_left():
+    spec = catalogue.get("digits-mlp")
+    assert len(spec.data.y_test) + len(spec.parts.validation) + spec.labels().size == 1797
+    assert np.bincount(spec.labels()).min() > 110
+    assert spec.owners() is None
+    assert spec.pool.shape == (spec.labels().size, 64)
+    assert float(spec.pool.max()) == 1.0
+
+
+def test_torch_models_are_made_when_bound(make_world):
+    pytest.importorskip("torch")
+    factory = catalogue.get("har-gru", hidden=8).model
+    assert sum(p.numel() for p in factory().parameters()) == 3 * 8 * (6 + 10) + 3 * 8 * (8 + 10) + 9 * 6
+    assert catalogue.get("cifar10-resnet18", norm="batch").model.keywords["norm"] == "batch"
