@@ -71,12 +71,11 @@ def distil(
     schedule: Schedule,
     rng: np.random.Generator,
     *,
-    scale: float = 1.0,
     watch: Callable[[Double, int], bool] | None = None,
 ) -> Double:
     """Move parameters towards soft targets (n, classes) on a split; stops where a gradient is not finite.
 
-    `scale` multiplies the gradient. `watch(params, steps)` may end it by answering True.
+    `watch(params, steps)` may end it by answering True.
     """
     params, adam = start.astype(np.float64), Adam(schedule, start.size)
     batches = Batches(len(target), schedule.batch_size, rng)
@@ -86,7 +85,7 @@ def distil(
         if not np.isfinite(gradient).all():
             log.warning("distillation stopped after %d steps: the gradient is not finite", step - 1)
             break
-        params += adam.step(scale * gradient)
+        params += adam.step(gradient)
         if watch is not None and watch(params, step):
             break
     return params

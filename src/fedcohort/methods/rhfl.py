@@ -22,12 +22,12 @@ mode="global" is judged by (4). mode="native" also reports the mean validation a
 
 Departures from the paper
     * (4), and that everybody starts from w each round: engines broadcast one model.
-    * (3) breaks where sum q is near zero or negative. confidence="stable" takes q_k = max(L_{t-1} - L_t, 0) / L_t and
-      weights that sum to one over i != k; all-zero q is uniform. confidence="code" is (3) as released, with uniform
-      weights only where sum q vanishes.
+    * (3) breaks where sum q is near zero or negative. confidence="stable" takes q_k = max(L_{t-1} - L_t, 0) / L_t, and
+      all-zero q is uniform. confidence="code" is (3) as released, with uniform weights only where sum q vanishes.
     * L_t is the mean cross-entropy of the first local epoch, asked for as the signal "train_loss". Whoever has no
       earlier loss gets the median q of the others; nobody has any: uniform.
     * The p_i of (2) are those at the start of a public pass, not of every batch; one Adam per pass, not per batch.
+    * The weights of the others are scaled to sum to one in (2); the released code's sum is smaller, which Adam cancels.
     * A copy that already agrees with its target (KL < 1e-10) stays as it is.
 """
 
@@ -169,9 +169,8 @@ class RHFL(Base):
                 target = np.tensordot(voice / total, np.where(sound[:, None, None], said, 0.0), axes=1)
                 if divergence(target, said[k]) < AGREED:
                     continue
-                scale = total if self.confidence == "code" else 1.0
                 order = generator(seed, "rhfl-public", index)
-                copies[k] = distil(bench, split, copies[k], target, schedule, order, scale=scale)
+                copies[k] = distil(bench, split, copies[k], target, schedule, order)
         return copies - local, named
 
 
