@@ -139,7 +139,7 @@ def _redistributed(counts: NDArray[np.int32], stock: Index, seed: int) -> NDArra
 def _served(asked: NDArray[np.int32], left: Index, c: int) -> NDArray[np.int32]:
     """First come, first served; takes from what is left of class c."""
     before = np.cumsum(asked, dtype=np.int64) - asked
-    got = np.clip(left[c] - before, 0, asked).astype(np.int32)
+    got: NDArray[np.int32] = np.clip(left[c] - before, 0, asked).astype(np.int32)
     left[c] -= int(got.sum(dtype=np.int64))
     return got
 

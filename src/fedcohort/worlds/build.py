@@ -121,17 +121,14 @@ def build_world(
     owned = spec.partition.own(pool, spec.clients, int(seed), spec.allocation)
     population = owned.start.size - 1
     skew, start = owned.skew, owned.start
+    size = np.diff(start).astype(np.float64)
     rate = spec.noise.rates(population, int(seed))
     train, validation = _split(start, owned.index, pool.labels, spec.validation, int(seed))
     del owned
     fixed = {**spec.faults.bind(population, int(seed)), **spec.availability.bind(population, int(seed))}
     train = _told(spec, train, rate, pool.classes, int(seed), fixed, "train")
     validation = _told(spec, validation, rate, pool.classes, int(seed), fixed, "validation")
-    truth: dict[str, NDArray[np.floating[Any]]] = {
-        "noise": rate,
-        "size": np.diff(start).astype(np.float64),
-        "skew": skew,
-    }
+    truth: dict[str, NDArray[np.floating[Any]]] = {"noise": rate, "size": size, "skew": skew}
     fixed |= spec.latency.bind(population, int(seed), truth)
     return BuiltWorld(
         spec=spec,
@@ -178,18 +175,30 @@ def _beside(labels: Index, column: ArrayLike | None, name: str) -> Index | None:
 def _split(start: Index, index: Index, labels: Index, rule: Validation, seed: int) -> tuple[Part, Part]:
     """Shuffle each client's samples and cut. Copies of one sample stay together, on one side of the cut."""
     sizes = np.diff(start)
-    owner = np.repeat(np.arange(sizes.size, dtype=np.int64), sizes)
-    index = index[luck.order_within(seed, "split", owner, index)]
     held = np.minimum(np.floor(sizes * rule.held_out + 0.5 + 1e-9).astype(np.int64), np.maximum(sizes - 1, 0))
+    kept, aside = 0, []  # training samples are moved to the front of the same array: no second copy of the index
+    for first, past, owner in luck.blocks(start):
+        mine = slice(int(start[first]), int(start[past]))
+        ids = (owner + first) * labels.size + index[mine]
+        index[mine] = index[mine][luck.order_within(seed, "split", owner, ids)]
+        _whole(start[first : past + 1], index, held[first:past])
+        place = np.arange(owner.size) - (start[first:past] - start[first])[owner]
+        out = place < held[first:past][owner]
+        aside.append(index[mine][out])
+        index[kept : kept + owner.size - aside[-1].size] = index[mine][~out]
+        kept += owner.size - aside[-1].size
+    return _part(sizes - held, index[:kept], labels), _part(held, np.concatenate(aside), labels)
+
+
+def _whole(start: Index, index: Index, held: Index) -> None:
+    """Move cuts that would part copies of a sample, in place."""
     while True:
         at = start[:-1] + held
         torn = np.flatnonzero((held > 0) & (at < start[1:]))
         torn = torn[index[at[torn]] == index[at[torn] - 1]]
         if torn.size == 0:
-            break
+            return
         held[torn] -= 1
-    out = np.arange(index.size) - np.repeat(start[:-1], sizes) < np.repeat(held, sizes)
-    return _part(sizes - held, index[~out], labels), _part(held, index[out], labels)
 
 
 def _part(sizes: Index, index: Index, labels: Index) -> Part:
@@ -205,7 +214,7 @@ def _told(
     """The part with the labels that its clients believe in. Without noise both columns are one array."""
     label = part.clean
     if name == "train" or spec.validation.flipped:
-        label = spec.noise.flipped(label, part.sizes, rate, classes, seed, name)
+        label = spec.noise.flipped(label, part.start, rate, classes, seed, name)
     label = spec.faults.labels(label, part.sizes, classes, fixed)
     return Part(part.start, part.index, label, part.clean)
 

@@ -59,37 +59,41 @@ class Noise(Section):
         """Rates before some clients are spared."""
 
     def flipped(
-        self, label: Index, sizes: Index, rate: NDArray[np.float64], classes: int, seed: int, part: str
+        self, label: Index, start: Index, rate: NDArray[np.float64], classes: int, seed: int, part: str
     ) -> Index:
         """The labels with noise; the same array where nothing is flipped."""
         if label.size == 0 or not rate.any():
             return label
         check(classes > 1, f"classes={classes}", "labels cannot be flipped within one class", "set noise to none")
-        hit = np.flatnonzero(self._hit(sizes, rate, seed, part))
         out = label.copy()
-        if self.flip == "pair":
-            out[hit] = (label[hit] + 1) % classes
-            return out
-        u = uniform_at(seed, f"noise-to/{part}", 0, hit)
-        if self.flip == "include-self":
-            out[hit] = np.minimum((u * classes).astype(np.int64), classes - 1)
-        else:
-            step = 1 + np.minimum((u * (classes - 1)).astype(np.int64), classes - 2)
-            out[hit] = (label[hit] + step) % classes
+        for first, past, owner in luck.blocks(start):
+            at = int(start[first])
+            hit = at + np.flatnonzero(self._hit(at, owner, rate[first:past], seed, part))
+            out[hit] = self._instead(label[hit], hit, classes, seed, part)
         return out
 
-    def _hit(self, sizes: Index, rate: NDArray[np.float64], seed: int, part: str) -> Mask:
-        owner = np.repeat(np.arange(sizes.size), sizes)
+    def _hit(self, at: int, owner: Index, rate: NDArray[np.float64], seed: int, part: str) -> Mask:
+        """Which samples of a block of clients are flipped; `at` is the position of the first."""
+        ids = at + np.arange(owner.size)
         if self.count == "bernoulli":
-            hit: Mask = uniform_at(seed, f"noise/{part}", 0, np.arange(owner.size)) < rate[owner]
+            hit: Mask = uniform_at(seed, f"noise/{part}", 0, ids) < rate[owner]
             return hit
+        sizes = np.bincount(owner, minlength=rate.size)
         many = np.floor(rate * sizes + 0.5 + 1e-9).astype(np.int64)
-        first = np.cumsum(sizes) - sizes
-        order = luck.order_within(seed, f"noise/{part}", owner, np.arange(owner.size))
-        place = np.arange(owner.size) - np.repeat(first, sizes)
+        order = luck.order_within(seed, f"noise/{part}", owner, ids)
+        place = np.arange(owner.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         hit = np.zeros(owner.size, np.bool_)
         hit[order[place < np.repeat(many, sizes)]] = True
         return hit
+
+    def _instead(self, label: Index, ids: Index, classes: int, seed: int, part: str) -> Index:
+        """What these labels become."""
+        if self.flip == "pair":
+            return (label + 1) % classes
+        u = uniform_at(seed, f"noise-to/{part}", 0, ids)
+        if self.flip == "include-self":
+            return (u * classes).astype(np.int64)
+        return (label + 1 + (u * (classes - 1)).astype(np.int64)) % classes
 
 
 @dataclass(frozen=True)

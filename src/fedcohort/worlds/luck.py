@@ -7,6 +7,7 @@ Gamma draws are made in log space: with alpha as small as 1e-100 a Dirichlet row
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,23 @@ def order(seed: int, stream: str, n: int, key: int = 0) -> Index:
     return np.argsort(bits_at(seed, stream, key, np.arange(n)), kind="stable")
 
 
-def order_within(seed: int, stream: str, owner: Index, ids: Index, key: int = 0) -> Index:
-    """Positions sorted by owner and, within an owner, in random order; equal ids of an owner stay neighbours."""
+def order_within(seed: int, stream: str, owner: Index, ids: Index) -> Index:
+    """Positions sorted by owner and, within an owner, in random order; equal ids stay neighbours."""
     if owner.size == 0:
         return np.empty(0, np.int64)
     width = max(int(owner.max()).bit_length(), 1)
-    luck = bits_at(seed, stream, key, owner * (int(ids.max()) + 1) + ids) >> np.uint64(width)
+    luck = bits_at(seed, stream, 0, ids) >> np.uint64(width)
     return np.argsort((owner.astype(np.uint64) << np.uint64(64 - width)) | luck, kind="stable")
+
+
+def blocks(start: Index, samples: int = 1 << 19) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """Runs of clients with about this many samples: (first client, one past the last, owner of each sample)."""
+    first, clients = 0, start.size - 1
+    while first < clients:
+        past = int(np.searchsorted(start, start[first] + samples, side="right")) - 1
+        past = min(max(past, first + 1), clients)
+        yield first, past, np.repeat(np.arange(past - first), np.diff(start[first : past + 1]))
+        first = past
 
 
 def log_gamma(seed: int, stream: str, key: int, ids: Index, shape: float | Double) -> Double:
