@@ -19,6 +19,7 @@ from typing import Any
 
 from fedcohort.core.pack import PackError, pack, unpack
 from fedcohort.errors import JournalDamaged, RunExists, RunLocked, StoreError, VersionMismatch
+from fedcohort.snapshots import sync_folder
 from fedcohort.types import Array, Arrays
 
 APPLICATION = 0x46434F48  # "FCOH"
@@ -83,14 +84,8 @@ class Journal:
         if path.exists():
             lock.release()
             raise RunExists(f"{path}", "there is a journal already", "resume the run, or choose another folder")
-        db = _connect(path)
-        with db:
-            db.execute(f"PRAGMA application_id = {APPLICATION}")
-            db.execute(f"PRAGMA user_version = {SCHEMA}")
-            db.execute("CREATE TABLE record (seq INTEGER PRIMARY KEY, kind TEXT, round INTEGER, body BLOB, hash BLOB)")
-        journal = cls(path, db, lock)
-        journal.append("open", -1, {}, header)
-        return journal
+        _found(path, header)
+        return cls(path, _connect(path), lock)
 
     @classmethod
     def open(cls, path: Path) -> Journal:
@@ -167,6 +162,22 @@ class Journal:
             self._db.close()
         if self._lock is not None:
             self._lock.release()
+
+
+def _found(path: Path, header: Mapping[str, Any]) -> None:
+    """A journal with its first record, complete or not there at all: made beside its place, then renamed."""
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    body = pack({}, header)
+    db = sqlite3.connect(part)
+    with contextlib.closing(db), db:
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA application_id = {APPLICATION}")
+        db.execute(f"PRAGMA user_version = {SCHEMA}")
+        db.execute("CREATE TABLE record (seq INTEGER PRIMARY KEY, kind TEXT, round INTEGER, body BLOB, hash BLOB)")
+        db.execute("INSERT INTO record VALUES (0, 'open', -1, ?, ?)", (body, _chain(_GENESIS, "open", -1, body)))
+    part.replace(path)
+    sync_folder(path.parent)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -67,7 +67,10 @@ class ServerBench(Protocol):
     have answers 0 to :meth:`size`.
     """
 
-    classes: int
+    @property
+    def classes(self) -> int:
+        """Width of the logits."""
+        ...
 
     def size(self, split: str) -> int:
         """Samples in this split (0: there is none)."""
@@ -157,12 +160,35 @@ class Method(Protocol):
 class World(Protocol):
     """The heterogeneity: who owns what, how noisy, how fast, how often there. Luck is keyed, never kept."""
 
-    name: str
-    population: int
-    classes: int
-    train: Part
-    validation: Part  # per-client held-out part (may be empty)
-    digest: str
+    @property
+    def name(self) -> str:
+        """The name of the specification."""
+        ...
+
+    @property
+    def population(self) -> int:
+        """How many clients there are."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """How many classes the labels have."""
+        ...
+
+    @property
+    def train(self) -> Part:
+        """Who trains on what."""
+        ...
+
+    @property
+    def validation(self) -> Part:
+        """Held out per client; may be empty."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Changes with anything that can change a run in this world."""
+        ...
 
     def available(self, index: int, clock: float) -> Index:
         """Sorted slots that can be asked in this round."""
@@ -198,9 +224,20 @@ class Trained:
 class Task(Protocol):
     """What is trained, bound to a world: dataset, model and local training."""
 
-    name: str
-    classes: int
-    provides: frozenset[str]  # client-side and probe-side signals it can measure
+    @property
+    def name(self) -> str:
+        """The name of the specification."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are (0 where that makes no sense)."""
+        ...
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """Client-side and probe-side signals it can measure."""
+        ...
 
     def initial(self, rng: np.random.Generator) -> Model:
         """A fresh model."""
