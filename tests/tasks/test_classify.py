@@ -96,6 +96,17 @@ def test_volunteers_are_never_on_both_sides():
     assert set(spec.owners()) == set(range(14))
 
 
+def test_whole_owners_come_from_every_kind():
+    """15 owners with class 1 only, 9 with both: a fifth of 24 is five, three of the first kind and two of the other."""
+    owner = np.repeat(np.arange(24), 10)
+    labels = np.where((owner >= 15) & (np.arange(240) % 2 == 0), 0, 1)
+    for seed in range(5):
+        test = cut(labels, owner, 0.2, "owner", np.random.default_rng(seed))
+        taken = np.unique(owner[test])
+        assert (np.sum(taken < 15), np.sum(taken >= 15)) == (3, 2)
+        assert test.sum() == 50
+
+
 def test_an_official_test_set_stays_unless_recut():
     data = blobs(300, test=100)
     assert with_test(data, 0.5, "class", 0) is data

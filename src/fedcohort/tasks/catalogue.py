@@ -95,7 +95,7 @@ ENTRIES: dict[str, Entry] = {
         "8 x 8 digits (embedded), two 3 x 3 convolutions, 3,658 parameters",
         "digits",
         partial(_cnn, _DIGIT, 10, kernel=3, padding=1),
-        Plan(epochs=3, batch_size=16, lr=0.2),
+        Plan(epochs=5, batch_size=16, lr=0.3),
         {"channels": (8, 16), "hidden": (32,)},
         _DIGITS,
     ),

@@ -77,10 +77,20 @@ def cut(labels: Index, owner: Index | None, share: float, by: str, rng: np.rando
     if by != "class" and owner is None:
         raise DataError(f"split {by!r}", "the dataset names no owners", "split by class")
     if by == "owner" and owner is not None:
-        owners = np.unique(owner)
-        many = min(max(round(share * owners.size), 1), owners.size - 1)
-        return np.isin(owner, rng.permutation(owners)[:many])
+        return _whole_owners(labels, owner, share, rng)
     return _share_of_each(labels if by == "class" or owner is None else owner, share, rng)
+
+
+def _whole_owners(labels: Index, owner: Index, share: float, rng: np.random.Generator) -> Mask:
+    """All samples of some owners, evenly from owners of every kind, where a kind is the set of classes they have."""
+    _, who = np.unique(owner, return_inverse=True)
+    has = np.zeros((int(who.max()) + 1, int(labels.max()) + 1), np.bool_)
+    has[who, labels] = True
+    shuffled = rng.permutation(len(has))
+    by_kind = shuffled[np.lexsort(has[shuffled].T)]
+    many = min(max(round(share * len(has)), 1), len(has) - 1)
+    places = ((np.arange(many) + 0.5) * len(has) / max(many, 1)).astype(np.int64)
+    return np.isin(who, by_kind[places])
 
 
 def _share_of_each(group: Index, share: float, rng: np.random.Generator) -> Mask:
