@@ -1,0 +1,128 @@
+"""The command line as a newcomer types it, likely mistakes included: one readable line, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+FEW = ["--task", "digits-softmax", "--rounds", "3", "--size", "5"]
+
+
+def fedcohort(*args, cwd=None, code=0):
+    command = [sys.executable, "-m", "fedcohort.cli.main", *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=cwd, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
+
+
+def mistake(*args, cwd=None):
+    """The one line of an error."""
+    _, err = fedcohort(*args, cwd=cwd, code=2)
+    lines = [x for x in err.strip().splitlines() if x.strip()]
+    assert len(lines) == 1, err
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def test_run_writes_a_folder_that_list_finds(tmp_path):
+    out, _ = fedcohort("run", "--selector", "oort", *FEW, "--seed", "2", cwd=tmp_path)
+    assert "3 rounds, accuracy" in out
+    folder = next((tmp_path / "runs").iterdir())
+    assert folder.name.startswith("oort-")
+    assert {"config.toml", "versions.json", "journal.db", "metrics.jsonl"} <= {p.name for p in folder.iterdir()}
+    out, _ = fedcohort("list", "runs", cwd=tmp_path)
+    assert folder.name in out
+    assert "3/3" in out
+    assert "resume" in mistake("run", "--selector", "oort", *FEW, "--seed", "2", cwd=tmp_path)
+    out, _ = fedcohort("resume", str(folder), cwd=tmp_path)
+    assert "3 rounds" in out
+
+
+def test_run_from_toml_with_changes(tmp_path):
+    (tmp_path / "a.toml").write_text('selector = "uniform"\ntask = "digits-softmax"\nrounds = 2\nsize = 4\n')
+    fedcohort("run", "a.toml", "--seed", "7", "--set", "deadline=500", "--out", "r", cwd=tmp_path)
+    config = (tmp_path / "r" / "config.toml").read_text()
+    assert "deadline = 500" in config
+    assert "seed = 7" in config
+    rows = [json.loads(x) for x in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 2
+    fedcohort("run", "r/config.toml", "--out", "again", cwd=tmp_path)  # what was written can be read
+    assert (tmp_path / "r" / "metrics.jsonl").read_bytes() == (tmp_path / "again" / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["run", "--selector", "ort"], ["'ort'", "oort"]),
+        (["run", "--method", "fedavgg"], ["fedavgg", "fedavg"]),
+        (["run", "--world", "mixed-v2"], ["mixed-v2", "mixed-v1"]),
+        (["run", "--task", "digits-mpl"], ["digits-mpl", "digits-mlp"]),
+        (["run", "--selector", "oort(explor=1)"], ["explor", "explore"]),
+        (["run", "--selector", "oort(explore=7)"], ["explore = 7"]),
+        (["run", "--selector", "oort(explore="], ["name(key=value"]),
+        (["run", "--selector", "oort(__import__('os'))"], ["key=literal"]),
+        (["run", "--size", "0"], ["size", "0"]),
+        (["run", "--size", "-4"], ["size", "-4"]),
+        (["run", "--size", "5000"], ["size = 5000", "clients"]),
+        (["run", "--rounds", "0"], ["rounds"]),
+        (["run", "--seed", "-1"], ["seed", "-1"]),
+        (["run", "--set", "dedline=3"], ["dedline", "deadline"]),
+        (["run", "--set", "deadline"], ["KEY=VALUE"]),
+        (["run", "--set", "deadline=-1"], ["deadline"]),
+        (["run", "nothing.toml"], ["nothing.toml", "no such file"]),
+        (["run", "--set", "engine=warp"], ["warp"]),
+        (["resume", "nowhere"], ["nowhere", "no such folder"]),
+        (["show", "oortt"], ["oortt", "oort"]),
+        (["list", "selector"], ["selectors"]),
+        (["world", "show", "mixed-v9"], ["mixed-v9"]),
+    ],
+)
+def test_mistakes_are_one_line(args, words, tmp_path):
+    line = mistake(*args, cwd=tmp_path)
+    for word in words:
+        assert word in line
+    assert not list(tmp_path.iterdir())  # nothing half-written
+
+
+def test_broken_toml_names_the_place(tmp_path):
+    (tmp_path / "b.toml").write_text("selector = \n")
+    assert "line 1" in mistake("run", "b.toml", cwd=tmp_path)
+    (tmp_path / "c.toml").write_text("selektor = 'x'\n")
+    assert "selector" in mistake("run", "c.toml", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("what", ["selectors", "methods", "worlds", "tasks", "signals"])
+def test_lists(what):
+    out, _ = fedcohort("list", what)
+    assert len(out.splitlines()) > 3
+
+
+def test_show_tells_paper_formulas_signals_and_departures():
+    out, _ = fedcohort("show", "oort")
+    for word in ("OSDI 2021", "(1)", "Departures from the paper", "utility", "P1", "explore = 0.9"):
+        assert word in out
+    assert "McMahan" in fedcohort("show", "fedavg")[0]
+    assert "mixed-v1" in fedcohort("show", "mixed-v1")[0]
+    assert "digits-mlp" in fedcohort("show", "digits-mlp")[0]
+    assert "P2" in fedcohort("show", "insight")[0]
+
+
+def test_demo_runs_without_torch(tmp_path):
+    """The default install has no torch: block its import and run the demo, picture included."""
+    code = (
+        "import sys; sys.modules['torch'] = None; sys.argv = ['fedcohort', 'demo', '--seeds', '2', '--rounds', '6'];"
+        "from fedcohort.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "uniform" in done.stdout
+    assert "final accuracy" in done.stdout
+    assert (tmp_path / "fedcohort-demo.png").stat().st_size > 10_000
+
+
+def test_version():
+    assert fedcohort("--version")[0].startswith("fedcohort 0.")
