@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 SELECTORS: dict[str, dict[str, Any]] = {}
+METHODS: dict[str, dict[str, Any]] = {}
 
 _REUSE = {"one_owner": "as in the paper, clients re-use samples of a common pool"}
 WORLDS: dict[str, dict[str, Any]] = {

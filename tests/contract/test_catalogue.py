@@ -12,11 +12,12 @@ import pytest
 from fedcohort import registry
 from fedcohort.core.rng import generator
 from fedcohort.errors import DataError, MissingExtra
-from fedcohort.testing import SelectorContract, TaskContract, WorldContract
+from fedcohort.testing import MethodContract, SelectorContract, TaskContract, WorldContract
 from fedcohort.worlds.build import build_world
 
 sys.path.insert(0, str(Path(__file__).parent))
 import settings
+import toys
 
 
 def list_contract(base, prefix, name, make, knobs):
@@ -33,6 +34,20 @@ def selector_maker(name):
             pytest.skip(str(error))
 
     return make
+
+
+def method_maker(name):
+    def make(self):
+        return registry.make_method(name)
+
+    return make
+
+
+class ListedMethod(MethodContract):
+    """With a small bench at the server, for the methods that compute there."""
+
+    def bench(self):
+        return toys.LinearBench()
 
 
 def world_maker(name):
@@ -67,13 +82,15 @@ def task_maker(name):
 
 for entry in registry.names("selector"):
     list_contract(SelectorContract, "Selector", entry, selector_maker(entry), settings.SELECTORS)
+for entry in registry.names("method"):
+    list_contract(ListedMethod, "Method", entry, method_maker(entry), settings.METHODS)
 for entry in registry.names("world"):
     list_contract(WorldContract, "World", entry, world_maker(entry), settings.WORLDS)
 for entry in registry.names("task"):
     list_contract(TaskContract, "Task", entry, task_maker(entry), settings.TASKS)
 
 
-@pytest.mark.parametrize("kind", ["selector", "world", "task"])
+@pytest.mark.parametrize("kind", ["selector", "method", "world", "task"])
 def test_settings_name_catalogue_entries(kind):
     """A knob for something that is not listed is a left-over."""
     assert set(getattr(settings, f"{kind.upper()}S")) <= set(registry.names(kind))

@@ -1,4 +1,4 @@
-"""The shipped kit on the first three selectors, and the sampling designs that they state."""
+"""The sampling designs that the first selectors state, and the option that the catalogue test does not reach."""
 
 import numpy as np
 
@@ -9,26 +9,11 @@ from fedcohort.testing import PlantedFederation, SelectorContract
 from fedcohort.types import Cohort, Round, RoundResult, Signals
 
 
-class TestUniform(SelectorContract):
-    def make(self):
-        return Uniform()
-
-
-class TestProportional(SelectorContract):
-    def make(self):
-        return Proportional()
-
-
 class TestProportionalWithReplacement(SelectorContract):
     exempt = {"exact_size": "a client drawn twice trains once"}  # noqa: RUF012
 
     def make(self):
         return Proportional(replacement=True)
-
-
-class TestRoundRobin(SelectorContract):
-    def make(self):
-        return RoundRobin()
 
 
 def drawn(selector, samples, size, runs, available=None):
