@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from fedcohort.errors import UnknownName
+from fedcohort.errors import DataError, UnknownName
 from fedcohort.worlds.availability import Markov
 from fedcohort.worlds.dirichlet import ClassDirichlet, ClientDirichlet, LayeredDirichlet, SelfBalancing
 from fedcohort.worlds.faults import Faults
@@ -132,3 +136,18 @@ def get(name: str, **overrides: Any) -> WorldSpec:
     changed = WORLDS[name].replace(**overrides)
     told = ", ".join(f"{k}={v!r}" for k, v in sorted(overrides.items()))
     return changed.replace(name=f"{name}({told})")
+
+
+def load(path: str | Path) -> WorldSpec:
+    """A world of your own from a .json or .toml file with the keys of `WorldSpec.to_dict`."""
+    file = Path(path).expanduser()
+    try:
+        text = file.read_text(encoding="utf-8")
+        data = tomllib.loads(text) if file.suffix.lower() == ".toml" else json.loads(text)
+    except FileNotFoundError as error:
+        raise DataError(f"world file {str(path)!r}", "does not exist", "check the path") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"world file {str(path)!r}", f"cannot be read ({error})", "check the file") from error
+    if not isinstance(data, Mapping):
+        raise DataError(f"world file {str(path)!r}", "is not a table of keys", "see docs/worlds.md")
+    return WorldSpec.from_dict(data)

@@ -1,0 +1,168 @@
+"""The picture of a world: clients x classes, skewness, label noise and times, on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedcohort.errors import BadParameter
+from fedcohort.worlds.build import NOMINAL_PARAMS, BuiltWorld
+from fedcohort.worlds.describe import Description, describe
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, PALE, GRID = "#22303c", "#8a97a3", "#e3e8ec"
+BLUE, AMBER, GREEN = "#2f6fb2", "#d9822b", "#3a8f6b"
+_ROWS = 400  # more clients than this are averaged in groups, so that each row of the image is visible
+
+
+def draw_world(world: BuiltWorld, path: str | Path, *, params: int = NOMINAL_PARAMS) -> Path:
+    """Write the picture; the suffix (png, svg, pdf) decides the format."""
+    from matplotlib.figure import Figure
+
+    target = Path(path)
+    known = {".png", ".svg", ".pdf"}
+    if target.suffix.lower() not in known:
+        raise BadParameter(f"file {str(path)!r}", "must end in .png, .svg or .pdf", "change the suffix")
+    if not target.parent.is_dir():
+        raise BadParameter(f"file {str(path)!r}", "its folder does not exist", f"create {target.parent} first")
+    told = describe(world, params=params)
+    figure = Figure(figsize=(12.0, 7.4), dpi=130, facecolor="white")
+    grid = figure.add_gridspec(
+        3, 2, width_ratios=(1.25, 1.0), left=0.065, right=0.97, top=0.84, bottom=0.085, hspace=0.62, wspace=0.2
+    )
+    _mix(figure, figure.add_subplot(grid[:, 0]), world, told)
+    _skew(figure.add_subplot(grid[0, 1]), told)
+    _noise(figure.add_subplot(grid[1, 1]), world, told)
+    _times(figure.add_subplot(grid[2, 1]), told)
+    _title(figure, world, told)
+    figure.savefig(target)
+    return target
+
+
+def _title(figure: Figure, world: BuiltWorld, told: Description) -> None:
+    figure.text(0.065, 0.945, world.name, fontsize=17, fontweight="bold", color=INK)
+    total = int(world.train.sizes.sum() + world.validation.sizes.sum())
+    line = f"{world.spec.about}   |   {world.population:,} clients, {total:,} samples, {world.classes} classes"
+    figure.text(0.065, 0.906, line, fontsize=10, color=INK)
+    figure.text(0.97, 0.947, f"seed {world.seed}   digest {world.digest[:12]}", fontsize=8, color=PALE, ha="right")
+    other = f"availability {world.spec.availability.kind}   drop-out {world.fixed['dropout'].mean():.1%}"
+    figure.text(0.97, 0.922, f"{other}   liars: {told.summary['liars']}", fontsize=8, color=PALE, ha="right")
+
+
+def _mix(figure: Figure, ax: Axes, world: BuiltWorld, told: Description) -> None:
+    """Share of each class, one row per client, the most even at the top."""
+    share = world.histogram(clean=True)[np.argsort(told.columns["js"], kind="stable")].astype(np.float64)
+    if share.shape[0] > _ROWS:
+        edge = np.linspace(0, share.shape[0], _ROWS + 1).astype(np.int64)
+        share = np.add.reduceat(share, edge[:-1], axis=0) / np.diff(edge)[:, None]
+    image = ax.imshow(share, aspect="auto", cmap=_blues(), vmin=0.0, vmax=1.0, interpolation="nearest")
+    _plain(ax, grid=False)
+    step = max(1, world.classes // 16)
+    ax.set_xticks(np.arange(0, world.classes, step))
+    if share.shape[0] <= 60:
+        ax.set_yticks(np.arange(-0.5, share.shape[0]), minor=True)
+        ax.grid(which="minor", axis="y", color="white", linewidth=0.6)
+        ax.tick_params(which="minor", length=0)
+    ax.set_yticks([0, share.shape[0] - 1], ["most\neven", "most\nskewed"])
+    ax.set_xlabel("class")
+    ax.set_title("Share of each class in a client's samples (true labels)", loc="left", fontsize=10.5, color=INK)
+    bar = figure.colorbar(image, ax=ax, fraction=0.035, pad=0.02, ticks=[0, 0.25, 0.5, 0.75, 1])
+    bar.ax.set_yticklabels(["0", "25 %", "50 %", "75 %", "100 %"])
+    bar.ax.tick_params(labelsize=8, colors=INK, length=0)
+    bar.outline.set_visible(False)
+
+
+def _skew(ax: Axes, told: Description) -> None:
+    js, effective = told.columns["js"], told.columns["effective"]
+    ax.hist(js, bins=np.linspace(0.0, 1.0, 41).tolist(), color=BLUE)
+    _mean(ax, float(js.mean()), f"{js.mean():.2f}")
+    title = f"Skewness: JS divergence to the global mix   (effective classes: mean {effective.mean():.1f})"
+    _label(ax, title, "bits; 0: the mix of all clients, 1: nothing in common")
+    ax.set_xlim(0.0, 1.0)
+
+
+def _noise(ax: Axes, world: BuiltWorld, told: Description) -> None:
+    rate = told.columns["noise"]
+    title = f"Label noise: share of wrong labels a client   ({world.spec.noise.kind})"
+    _label(ax, title, "true rate; selectors do not see it")
+    if not rate.any():
+        ax.set_xlim(0.0, 1.0)
+        ax.set_yticks([])
+        ax.text(0.5, 0.5, "every label is right", transform=ax.transAxes, ha="center", va="center", color=PALE)
+        return
+    top = min(1.0, max(0.1, float(np.ceil(rate.max() * 20) / 20)))
+    ax.hist(rate, bins=np.linspace(0.0, top, 41).tolist(), color=AMBER)
+    _mean(ax, float(rate.mean()), f"{rate.mean():.1%}")
+    ax.set_xlim(0.0, top)
+
+
+def _times(ax: Axes, told: Description) -> None:
+    """Every draw, and the clients' own means: how much is luck and how much is the client."""
+    draws = told.seconds[told.seconds > 0]
+    own = told.columns["seconds"][told.columns["seconds"] > 0]
+    _label(ax, "Time of a round: all draws, and the mean of each client", "seconds, logarithmic")
+    if draws.size == 0 or np.ptp(draws) == 0.0:
+        what = "nobody needs any time" if draws.size == 0 else f"everybody needs {draws[0]:.3g} s"
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.text(0.5, 0.5, what, transform=ax.transAxes, ha="center", va="center", color=PALE)
+        return
+    low, high = np.quantile(draws, [0.0005, 0.9995])
+    bins = np.geomspace(min(low, own.min()), max(high, own.max()) * 1.001, 50).tolist()
+    ax.hist(draws, bins=bins, weights=np.full(draws.size, 1 / draws.size), color=GREEN, alpha=0.45, label="all draws")
+    ax.hist(
+        own,
+        bins=bins,
+        weights=np.full(own.size, 1 / own.size),
+        histtype="step",
+        color=INK,
+        label="client means",
+        lw=1.1,
+    )
+    ax.set_xscale("log")
+    ax.set_ylabel("share", fontsize=8.5, color=INK)
+    ax.legend(fontsize=8, frameon=False, loc="upper right", labelcolor=INK)
+
+
+def _mean(ax: Axes, x: float, text: str) -> None:
+    ax.axvline(x, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
+    right = x < 0.75 * ax.get_xlim()[1]
+    ax.annotate(
+        f"mean {text}",
+        (x, ax.get_ylim()[1]),
+        xytext=(4 if right else -4, -2),
+        textcoords="offset points",
+        ha="left" if right else "right",
+        va="top",
+        fontsize=8,
+        color=INK,
+    )
+
+
+def _label(ax: Axes, title: str, below: str) -> None:
+    _plain(ax, grid=True)
+    ax.set_title(title, loc="left", fontsize=10.5, color=INK)
+    ax.set_xlabel(below, fontsize=8.5, color=INK)
+    ax.set_ylabel("clients", fontsize=8.5, color=INK)
+
+
+def _plain(ax: Axes, *, grid: bool) -> None:
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
+    ax.spines["bottom"].set_color(PALE)
+    ax.tick_params(labelsize=8.5, colors=INK, length=0)
+    if grid:
+        ax.grid(axis="y", color=GRID, linewidth=0.7)
+        ax.set_axisbelow(True)
+
+
+def _blues() -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    steps: list[str] = ["#f4f7fa", "#c9dcee", "#7fb0d9", "#2f6fb2", "#123a63"]
+    return LinearSegmentedColormap.from_list("share", steps)
