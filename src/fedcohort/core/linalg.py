@@ -51,9 +51,14 @@ def sample(mean: Double, gram: Double, scale: float, rng: np.random.Generator) -
     return out
 
 
-def widths(x: Real, gram: Double) -> Real:
-    """sqrt(x' V^-1 x) for every row x."""
-    whiten = np.linalg.inv(root(gram)).astype(x.dtype)
-    z = x @ whiten.T
-    out: Real = np.sqrt(np.einsum("ij,ij->i", z, z))
+def whitener(gram: Double) -> Double:
+    """F = L^-T, where V = L L': then |x F| = sqrt(x' V^-1 x)."""
+    return np.asarray(np.linalg.inv(root(gram)).T, np.float64)
+
+
+def norms(x: Real, factor: Double) -> Real:
+    """|x F| for every row x; with a :func:`whitener`, the width of the confidence interval at x."""
+    z = factor.T.astype(x.dtype) @ x.T
+    np.square(z, out=z)
+    out: Real = np.sqrt(z.sum(axis=0))
     return out

@@ -24,7 +24,7 @@ Departures from the paper
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -162,51 +162,53 @@ class Context:
         k = sampled(self.refresh, "refresh", ("all", "selected"), "sample")
         if self.refresh == "all":
             return rnd.available
-        last = np.intersect1d(s.asked, rnd.available)
-        if self.refresh == "selected":
-            age = np.full(rnd.population, rnd.index + 1, np.int64)
-            age[: s.rows] = rnd.index - s.measured[: rnd.population]
-            stale = age[rnd.available] >= self.staleness
-            more = rnd.available[stale] if self.staleness else rnd.available[:0]
-        else:
-            more = draw.uniform(rnd.available, k, rng)
-        return np.union1d(last, more)
+        wanted = np.zeros(rnd.population, np.bool_)
+        wanted[s.asked] = True
+        if self.refresh != "selected":
+            wanted[draw.uniform(rnd.available, k, rng)] = True
+        elif self.staleness > 0:
+            wanted[: s.rows] |= rnd.index - s.measured[: rnd.population] >= self.staleness
+            wanted[s.rows :] |= rnd.index + 1 >= self.staleness
+        return rnd.available[wanted[rnd.available]]
 
     # -- learning -------------------------------------------------------------------------------------------------
 
-    def settle(self, state: S, index: int, probed: Probed | None, population: int = 0) -> tuple[S, Double, Double]:
-        """A new state that knows the answers of round `index`, and the (x, y) that the last cohort earned."""
-        s = dataclasses.replace(state)
-        s.grow(max(population, 0 if probed is None else int(probed.clients.max(initial=-1)) + 1))
-        for name in ("robust", "robust_first", "val", "val_first", "reward", "paid", "measured", "seconds"):
-            setattr(s, name, getattr(s, name).copy())
+    def settle(self, s: ContextState, index: int, probed: Probed | None) -> tuple[Double, Double]:
+        """Take in the answers of round `index`; returns the (x, y) that the last cohort earned. Changes `s`."""
         nothing = np.empty((0, len(self.elements))), np.empty(0)
         if probed is None or probed.clients.size == 0:
-            return s, *nothing
-        comparable = (state.measured[probed.clients[probed.clients < state.rows]] == state.asked_round).sum()
-        before = state.robust
-        self._losses(s, index, probed.clients, probed.signals, "probe_")
-        if not 0 <= state.asked_round < index or comparable == 0:
-            return s, *nothing
-        fresh = np.flatnonzero((s.measured[: before.size] == index) & (state.measured == state.asked_round))
-        at = np.flatnonzero(np.isin(s.asked, fresh))
+            return nothing
+        who = probed.clients
+        s.grow(int(who.max()) + 1)
+        before, since = s.robust[who], s.measured[who]
+        self._losses(s, index, who, probed.signals, "probe_")
+        if not 0 <= s.asked_round < index:
+            return nothing
+        both = (since == s.asked_round) & (s.measured[who] == index)  # known before and after
+        who, drop = who[both], before[both] - s.robust[who[both]]
+        mine = np.isin(who, s.asked)
+        order = np.argsort(s.asked)
+        at = order[np.searchsorted(s.asked[order], who[mine])]
         clients = s.asked[at]
-        if self.scope == "global":
-            change = stats.winsorise(before[fresh] - s.robust[fresh], 1 - self.trim, self.trim)
-            r = np.full(at.size, self._size(change.mean()) / max(s.tau, 1e-9))
+        if self.scope == "global" and who.size:
+            change = stats.winsorise(drop, 1 - self.trim, self.trim).mean(keepdims=True)
+            r = np.repeat(self._size(change), at.size) / max(s.tau, 1e-9)  # C3
         else:
-            r = self._size(before[clients] - s.robust[clients]) / np.maximum(s.seconds[clients], 1e-9)
+            r = self._size(drop[mine].astype(np.float64)) / np.maximum(s.seconds[clients], 1e-9)  # C2
         s.reward[clients], s.paid[clients] = r, True
-        y = np.asarray(r, np.float64)
-        if self.standardise and self.scope == "global":
-            s.peak = max(s.peak, float(y.max(initial=0.0)))
-            y = y / max(s.peak, 1e-300)
-        elif self.standardise:
-            y = standardise(s, y, self.trim)
-        return s, s.asked_x[at], y
+        return s.asked_x[at], self._scaled(s, np.asarray(r, np.float64))
+
+    def _scaled(self, s: ContextState, r: Double) -> Double:
+        """Rewards as the model learns them: raw, over the largest so far (global), or standardised."""
+        if not self.standardise or r.size == 0:
+            return r
+        if self.scope == "global":
+            s.peak = max(s.peak, float(r[0]))
+            return r / max(s.peak, 1e-300)
+        return standardise(s, r, self.trim)
 
     def record(self, s: ContextState, result: RoundResult) -> None:
-        """Note durations and losses of the cohort, and open its rewards. Changes `s`, which `settle` made."""
+        """Note durations and losses of the cohort, and open its rewards. Changes `s`."""
         s.grow(int(result.clients.max(initial=-1)) + 1)
         used = result.clients[result.ok]
         s.asked_x = self.matrix(s, used, self.scale(s)).astype(np.float64)
@@ -248,8 +250,8 @@ class Context:
     def _raw(self, s: ContextState, rows: Index | slice) -> tuple[Real, Mask]:
         """The unscaled columns and which entries are known."""
         n = s.seconds[rows].size
-        raw = np.empty((n, len(self.elements)), np.float32)
-        have = np.empty(raw.shape, np.bool_)
+        raw = np.empty((len(self.elements), n), np.float32).T  # column after column in memory
+        have = np.empty(raw.shape[::-1], np.bool_).T
         for j, name in enumerate(self.elements):
             if name in ("loss", "val"):
                 new, first = (s.robust, s.robust_first) if name == "loss" else (s.val, s.val_first)
@@ -265,9 +267,23 @@ class Context:
                 raw[:, j], have[:, j] = s.reward[rows], s.paid[rows]
         return raw, have
 
-    def scan(self, s: ContextState, clients: Index, scale: Scale, score: Callable[[Real], Real]) -> Real:
-        """The score of each of these (sorted) clients."""
-        return scan(clients, lambda rows: score(self.matrix(s, rows, scale)))
+    def best(
+        self, s: ContextState, rnd: Round, score: Callable[[Real], Real], rng: np.random.Generator
+    ) -> tuple[Index, Real]:
+        """The clients of largest score, and their contexts."""
+        scale = self.scale(s)
+        chosen = best(rnd.available, rnd.size, lambda rows: score(self.matrix(s, rows, scale)), rng)
+        return chosen, self.matrix(s, chosen, scale)
+
+
+def fork(state: S, population: int) -> S:
+    """A copy that can take in answers while the original stays as it is, with room for this many clients."""
+    s = dataclasses.replace(state)
+    s.grow(population)
+    for name in ("robust", "robust_first", "val", "val_first", "reward", "paid", "measured"):
+        if getattr(s, name) is getattr(state, name):
+            setattr(s, name, getattr(s, name).copy())
+    return s
 
 
 def sample(known: Index) -> Index:
@@ -277,14 +293,33 @@ def sample(known: Index) -> Index:
     return known[luck.generator(0, "context", known.size).integers(0, known.size, SAMPLE)]
 
 
-def scan(clients: Index, score: Callable[[Index | slice], Real]) -> Real:
-    """The score of these sorted clients, a chunk at a time; a chunk without gaps is read as a slice."""
-    out = np.empty(clients.size, np.float32)
+def chunks(clients: Index) -> Iterator[tuple[Index, Index | slice]]:
+    """These sorted clients, a chunk at a time: (clients, rows to read). A chunk without gaps is read as a slice."""
     for lo in range(0, clients.size, CHUNK):
         part = clients[lo : lo + CHUNK]
-        dense = int(part[-1]) - int(part[0]) + 1 == part.size
-        out[lo : lo + CHUNK] = score(slice(int(part[0]), int(part[-1]) + 1) if dense else part)
-    return out
+        first, last = int(part[0]), int(part[-1])
+        yield part, slice(first, last + 1) if last - first + 1 == part.size else part
+
+
+def best(clients: Index, k: int, score: Callable[[Index | slice], Real], rng: np.random.Generator) -> Index:
+    """The k of these sorted clients with the largest score; ties are drawn by the generator.
+
+    What lies below the k-th best so far is dropped on the way, so that a million scores are never sorted.
+    """
+    who, value, border, size, pruned = [clients[:0]], [np.empty(0, np.float32)], -np.inf, 0, 0
+    for part, rows in chunks(clients[: clients.size if k > 0 else 0]):
+        fresh = np.asarray(score(rows), np.float32)
+        above = np.flatnonzero(fresh >= border)
+        who.append(part[above])
+        value.append(fresh[above])
+        size += above.size
+        if size >= max(k, 2 * pruned):
+            pool, scores = np.concatenate(who), np.concatenate(value)
+            border = np.partition(scores, size - k)[size - k]
+            stay = scores >= border  # ties at the border all stay
+            who, value, size = [pool[stay]], [scores[stay]], int(stay.sum())
+            pruned = size
+    return np.concatenate(who)[draw.top(np.concatenate(value), k, rng)]
 
 
 def standardise(s: Moving, r: Double, trim: float) -> Double:

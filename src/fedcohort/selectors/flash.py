@@ -41,10 +41,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.core import draw, linalg
+from fedcohort.core import linalg
 from fedcohort.core.table import block
 from fedcohort.errors import UnknownName, check
-from fedcohort.selectors.context import NEEDS, Context, ContextState, opening
+from fedcohort.selectors.context import NEEDS, Context, ContextState, fork, opening
 from fedcohort.types import Arrays, Cohort, Index, Probed, Real, Round, RoundResult
 
 Double = NDArray[np.float64]
@@ -137,8 +137,9 @@ class Flash:
         """Learn from the answers (on a copy), then take the best under the drawn belief."""
         if self.state.asked_round < 0:
             return Cohort(opening(self.initial, rnd, rng))
-        s = self._learnt(rnd.index, rnd.probed, rnd.population)
-        theta = linalg.solve(s.V, s.b)
+        s = fork(self.state, rnd.population)
+        self._learn(s, rnd.index, rnd.probed)
+        theta, sure = linalg.solve(s.V, s.b), linalg.whitener(s.V)
         width = self.explore * gamma(rnd.index, rnd.population, theta.size, self.ridge, self.confidence)
         if self.method == "thompson":
             theta, width = linalg.sample(theta, s.V, width, rng), 0.0
@@ -146,19 +147,16 @@ class Flash:
 
         def score(x: Real) -> Real:
             mean: Real = x @ part
-            return mean + np.float32(width) * linalg.widths(x, s.V) if width else mean
+            return mean + np.float32(width) * linalg.norms(x, sure) if width else mean
 
-        scale = self.context.scale(s)
-        chosen = rnd.available[draw.top(self.context.scan(s, rnd.available, scale, score), rnd.size, rng)]
-        x = self.context.matrix(s, chosen, scale)
+        chosen, x = self.context.best(s, rnd, score, rng)
         why = {name: x[:, j] * part[j] for j, name in enumerate(self.context.elements)}
-        return Cohort(chosen, why={**why, "bonus": width * linalg.widths(x, s.V), "score": score(x)})
+        return Cohort(chosen, why={**why, "bonus": width * linalg.norms(x, sure), "score": score(x)})
 
     def observe(self, result: RoundResult) -> None:
-        """Commit what `select` learnt from the answers, and note what the cohort did."""
-        s = self._learnt(result.index, result.probed, 0)
-        self.context.record(s, result)
-        self.state = s
+        """Learn for good what `select` learnt on a copy, and note what the cohort did."""
+        self._learn(self.state, result.index, result.probed)
+        self.context.record(self.state, result)
 
     def state_dict(self) -> Arrays:
         """All that is needed to go on in another process."""
@@ -168,12 +166,11 @@ class Flash:
         """Inverse of :meth:`state_dict`."""
         self.state.load_arrays(arrays)
 
-    def _learnt(self, index: int, probed: Probed | None, population: int) -> FlashState:
+    def _learn(self, s: FlashState, index: int, probed: Probed | None) -> None:
         """Alg. 2, lines 4 and 5, for the rewards that these answers settle."""
-        s, x, y = self.context.settle(self.state, index, probed, population)
+        x, y = self.context.settle(s, index, probed)
         if y.size:
             s.V, s.b = linalg.accumulate(s.V, s.b, x, y, ridge=self.ridge, keep=self.forget)
-        return s
 
 
 def gamma(t: int, m: int, d: int, ridge: float, confidence: float) -> float:

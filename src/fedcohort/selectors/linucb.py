@@ -34,10 +34,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.core import draw, linalg
+from fedcohort.core import linalg
 from fedcohort.core.table import block, column
 from fedcohort.errors import check
-from fedcohort.selectors.context import LOSS_MAX, Moving, Scale, sample, scan, standardise
+from fedcohort.selectors.context import LOSS_MAX, Moving, Scale, best, sample, standardise
 from fedcohort.types import Arrays, Cohort, Index, Mask, Real, Round, RoundResult
 
 Double = NDArray[np.float64]
@@ -84,17 +84,18 @@ class LinUCB:
         """Eqs. 2 and 3."""
         s = self.state
         s.grow(rnd.population)
-        theta, scale = linalg.solve(s.V, s.b).astype(np.float32), self._scale(rnd.index)
+        theta, sure = linalg.solve(s.V, s.b).astype(np.float32), self.explore * linalg.whitener(s.V)
+        scale = self._scale(rnd.index)
 
         def score(rows: Index | slice) -> Real:
             x = self._context(rows, rnd.index, scale)
-            p: Real = x @ theta + np.float32(self.explore) * linalg.widths(x, s.V)
+            p: Real = x @ theta + linalg.norms(x, sure)
             return p
 
-        chosen = rnd.available[draw.top(scan(rnd.available, score), rnd.size, rng)]
+        chosen = best(rnd.available, rnd.size, score, rng)
         x = self._context(chosen, rnd.index, scale)
         why = {name: x[:, j] * theta[j] for j, name in enumerate(FEATURES)}
-        return Cohort(chosen, why={**why, "bonus": self.explore * linalg.widths(x, s.V), "score": score(chosen)})
+        return Cohort(chosen, why={**why, "bonus": linalg.norms(x, sure), "score": score(chosen)})
 
     def observe(self, result: RoundResult) -> None:
         """Eqs. 1 and 4 for those that replied; durations of all."""
@@ -130,7 +131,7 @@ class LinUCB:
 
     def _context(self, rows: Index | slice, index: int, scale: Scale) -> Real:
         """x of these clients, one row each."""
-        x = np.empty((self.state.loss[rows].size, D), np.float32)
+        x = np.empty((D, self.state.loss[rows].size), np.float32).T  # column after column in memory
         x[:, :-1] = scale.apply(*self._raw(rows, index))
         x[:, -1] = self.state.asked[rows] < 0
         return x
@@ -139,7 +140,7 @@ class LinUCB:
         """The features that are scaled, and which entries are known."""
         s = self.state
         loss, seconds, count, asked = s.loss[rows], s.seconds[rows], s.count[rows], s.asked[rows]
-        raw = np.empty((loss.size, D - 1), np.float32)
+        raw = np.empty((D - 1, loss.size), np.float32).T
         raw[:, 0], raw[:, 1] = loss, np.log(np.maximum(seconds, 1e-9))
         raw[:, 2], raw[:, 3] = np.log(np.maximum(count, 1.0)), np.log(np.maximum(index - asked, 1))
-        return raw, np.stack([loss >= 0, seconds > 0, count > 0, asked >= 0], axis=1)
+        return raw, np.stack([loss >= 0, seconds > 0, count > 0, asked >= 0]).T

@@ -39,7 +39,7 @@ from fedcohort.core import draw
 from fedcohort.core import rng as luck
 from fedcohort.core.table import block, ragged
 from fedcohort.errors import check
-from fedcohort.selectors.context import NEEDS, Context, ContextState, opening
+from fedcohort.selectors.context import NEEDS, Context, ContextState, chunks, fork, opening
 from fedcohort.types import Arrays, Cohort, Index, Probed, Real, Round, RoundResult
 
 Single = NDArray[np.float32]
@@ -110,31 +110,29 @@ class NeuralBandit:
         """The M largest by eq. 3 or 4."""
         if self.state.asked_round < 0:
             return Cohort(opening(self.initial, rnd, rng))
-        s, pool = self._learnt(rnd.index, rnd.probed, rnd.population), rnd.available
+        s, pool = fork(self.state, rnd.population), rnd.available
+        self._learn(s, rnd.index, rnd.probed)
         if 0 < self.candidates < pool.size:
             pool = np.sort(draw.uniform(pool, max(self.candidates, rnd.size), rng))
-        shake = rng.standard_normal(pool.size, np.float32) if self.mode == "thompson" else None
-
-        parts: list[Real] = []
-
-        def score(x: Real) -> Real:
-            mean, sure = self.net.predict(s.w, s.Z, x)
-            parts.append(np.stack([mean, np.float32(self.explore) * sure]))
-            return mean
-
-        self.context.scan(s, pool, self.context.scale(s), score)
-        mean, bonus = np.concatenate(parts, axis=1) if parts else np.empty((2, 0), np.float32)
-        if shake is not None:
-            bonus = bonus * shake
-        at = draw.top(mean + bonus, rnd.size, rng)
-        return Cohort(pool[at], why={"mean": mean[at], "bonus": bonus[at], "score": mean[at] + bonus[at]})
+        scale = self.context.scale(s)
+        mean, bonus = np.empty((2, pool.size), np.float32)
+        lo = 0
+        for part, rows in chunks(pool):
+            at = slice(lo, lo + part.size)
+            mean[at], bonus[at] = self.net.predict(s.w, s.Z, self.context.matrix(s, rows, scale))
+            lo += part.size
+        bonus *= np.float32(self.explore)
+        if self.mode == "thompson":
+            bonus *= rng.standard_normal(pool.size, np.float32)
+        best = draw.top(mean + bonus, rnd.size, rng)
+        return Cohort(pool[best], why={"mean": mean[best], "bonus": bonus[best], "score": mean[best] + bonus[best]})
 
     def observe(self, result: RoundResult) -> None:
-        """Commit what `select` learnt from the answers, note what the cohort did, and grow surer of it (eq. 5)."""
-        s = self._learnt(result.index, result.probed, 0)
+        """Learn for good what `select` learnt on a copy, note what the cohort did, and grow surer of it (eq. 5)."""
+        s = self.state
+        self._learn(s, result.index, result.probed)
         self.context.record(s, result)
         s.Z = s.Z + self.net.squares(s.w, s.asked_x.astype(np.float32))
-        self.state = s
 
     def state_dict(self) -> Arrays:
         """All that is needed to go on in another process."""
@@ -144,11 +142,11 @@ class NeuralBandit:
         """Inverse of :meth:`state_dict`."""
         self.state.load_arrays(arrays)
 
-    def _learnt(self, index: int, probed: Probed | None, population: int) -> NeuralState:
-        """Eq. 6, after the rewards that these answers settle."""
-        s, x, y = self.context.settle(self.state, index, probed, population)
+    def _learn(self, s: NeuralState, index: int, probed: Probed | None) -> None:
+        """Eq. 6, with the rewards that these answers settle."""
+        x, y = self.context.settle(s, index, probed)
         if y.size == 0:
-            return s
+            return
         s.pairs_x = np.concatenate([s.pairs_x.reshape(-1, x.shape[1]), x.astype(np.float32)])[-self.memory :]
         s.pairs_y = np.concatenate([s.pairs_y, y.astype(np.float32)])[-self.memory :]
         rng, n = luck.generator(self.seed, "neural-bandit", index), s.pairs_y.size
@@ -161,7 +159,6 @@ class NeuralBandit:
             s.adam_v += np.float32(0.001) * (grad * grad - s.adam_v)
             step = self.lr * np.sqrt(1 - 0.999**s.steps) / (1 - 0.9**s.steps)
             s.w -= np.float32(step) * s.adam_m / (np.sqrt(s.adam_v) + np.float32(1e-8))
-        return s
 
 
 class Network:

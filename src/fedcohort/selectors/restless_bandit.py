@@ -41,7 +41,7 @@ from fedcohort.core import draw, linalg
 from fedcohort.core import rng as luck
 from fedcohort.core.table import block
 from fedcohort.errors import check
-from fedcohort.selectors.context import NEEDS, Context, ContextState, opening
+from fedcohort.selectors.context import NEEDS, Context, ContextState, fork, opening
 from fedcohort.types import Arrays, Cohort, Index, Probed, Real, Round, RoundResult
 
 Double = NDArray[np.float64]
@@ -119,31 +119,24 @@ class RestlessBandit:
             return Cohort(opening(self.initial, rnd, rng))
         if self._explores(rnd.index):
             return Cohort(draw.uniform(rnd.available, rnd.size, rng))
-        s = self._learnt(rnd.index, rnd.probed, rnd.population)
-        theta, whiten = self._belief(s)
-
-        def bonus(x: Real) -> Real:
-            z = x @ whiten
-            out: Real = np.float32(self.width) * np.sqrt(np.einsum("ij,ij->i", z, z))
-            return out
+        s = fork(self.state, rnd.population)
+        self._learn(s, rnd.index, rnd.probed)
+        theta, sure = self._belief(s)
 
         def score(x: Real) -> Real:
-            out: Real = x @ theta + bonus(x)
+            out: Real = x @ theta + linalg.norms(x, sure)
             return out
 
-        scale = self.context.scale(s)
-        chosen = rnd.available[draw.top(self.context.scan(s, rnd.available, scale, score), rnd.size, rng)]
-        x = self.context.matrix(s, chosen, scale)
+        chosen, x = self.context.best(s, rnd, score, rng)
         why = {name: x[:, j] * theta[j] for j, name in enumerate(self.context.elements)}
-        return Cohort(chosen, why={**why, "bonus": bonus(x), "score": score(x)})
+        return Cohort(chosen, why={**why, "bonus": linalg.norms(x, sure), "score": score(x)})
 
     def observe(self, result: RoundResult) -> None:
-        """Commit what `select` learnt from the answers, and note what the cohort did."""
-        explores = self.state.asked_round >= 0 and self._explores(result.index)
-        s = self._learnt(result.index, result.probed, 0)
-        s.explored += int(explores)
+        """Learn for good what `select` learnt on a copy, and note what the cohort did."""
+        s = self.state
+        s.explored += int(s.asked_round >= 0 and self._explores(result.index))
+        self._learn(s, result.index, result.probed)
         self.context.record(s, result)
-        self.state = s
 
     def state_dict(self) -> Arrays:
         """All that is needed to go on in another process."""
@@ -157,36 +150,39 @@ class RestlessBandit:
         """Eq. 5; the discounted mode explores by its bonus."""
         return self.mode == "hidden" and self.state.explored < self.explore * math.log(1 + t)
 
-    def _belief(self, s: RestlessState) -> tuple[Real, Real]:
-        """(theta of eq. 6 or 8, the matrix F with x'FF'x under the root of eq. 8)."""
+    def _belief(self, s: RestlessState) -> tuple[Real, Double]:
+        """(theta of eq. 6 or 8, F such that |x F| is the bonus of eq. 8; none in eq. 6)."""
         if self.mode == "hidden":
             ahead = s.belief @ (s.counts / s.counts.sum(axis=1, keepdims=True))
-            thetas = np.array([linalg.solve(V, b) for V, b in zip(s.V, s.b, strict=True)])
-            return (ahead @ thetas).astype(np.float32), np.zeros((s.b.shape[1], 1), np.float32)
-        factor = np.linalg.solve(s.V[0], linalg.root(s.V[1]))
-        return linalg.solve(s.V[0], s.b[0]).astype(np.float32), factor.astype(np.float32)
+            return (ahead @ thetas(s)).astype(np.float32), np.zeros((s.b.shape[1], 1))
+        sure = self.width * np.linalg.solve(s.V[0], linalg.root(s.V[1]))
+        return linalg.solve(s.V[0], s.b[0]).astype(np.float32), sure
 
-    def _learnt(self, index: int, probed: Probed | None, population: int) -> RestlessState:
-        """The state after the rewards that these answers settle: eqs. 1 to 4, or eq. 7."""
-        s, x, y = self.context.settle(self.state, index, probed, population)
+    def _learn(self, s: RestlessState, index: int, probed: Probed | None) -> None:
+        """Eqs. 1 to 4, or eq. 7, for the rewards that these answers settle."""
+        x, y = self.context.settle(s, index, probed)
         if y.size == 0:
-            return s
+            return
         if self.mode == "discounted":
             g = self.discount
-            V, b = linalg.accumulate(s.V[0], s.b[0], x, y, ridge=self.ridge, keep=g)  # eq. 7
+            V, b = linalg.accumulate(s.V[0], s.b[0], x, y, ridge=self.ridge, keep=g)
             W, _ = linalg.accumulate(s.V[1], s.b[0], x, y, ridge=self.ridge, keep=g * g)
             s.V, s.b = np.stack([V, W]), np.stack([b, s.b[1]])
-            return s
-        thetas = np.array([linalg.solve(V, b) for V, b in zip(s.V, s.b, strict=True)])
-        residual = (y[:, None] - x @ thetas.T) ** 2  # (n, H)
+            return
+        residual = (y[:, None] - x @ thetas(s).T) ** 2  # (n, H)
         joint, s.belief = regimes(s.belief, s.counts, residual.sum(axis=0), s.noise)
         s.counts = s.counts + joint
         s.noise = (1 - DRIFT) * s.noise + DRIFT * max(float((residual @ s.belief).mean()), 1e-3)
         sums = [
-            linalg.accumulate(s.V[h], s.b[h], x, y, ridge=self.ridge, weight=float(w)) for h, w in enumerate(s.belief)
-        ]  # eq. 4
+            linalg.accumulate(V, b, x, y, ridge=self.ridge, weight=float(share))
+            for V, b, share in zip(s.V, s.b, s.belief, strict=True)
+        ]
         s.V, s.b = np.stack([V for V, _ in sums]), np.stack([b for _, b in sums])
-        return s
+
+
+def thetas(s: RestlessState) -> Double:
+    """theta_h of every regime (eq. 4)."""
+    return np.array([linalg.solve(V, b) for V, b in zip(s.V, s.b, strict=True)])
 
 
 def regimes(belief: Double, counts: Double, squares: Double, noise: float) -> tuple[Double, Double]:
