@@ -21,7 +21,7 @@ from fedcohort.types import Index
 from fedcohort.worlds import luck
 from fedcohort.worlds.allocate import Pool, deal, largest_remainder
 from fedcohort.worlds.partition import Owned, Partition
-from fedcohort.worlds.section import at_least
+from fedcohort.worlds.section import among, at_least
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,15 @@ class Shards(Partition):
     kind: ClassVar[str] = "shards"
 
     shards: int = 2  # [s] per client
+    remainder: str = "spread"  # shards differ by one sample at most; "drop": all equal, the last classes may be lost
 
     def check(self) -> None:
         """At least one shard each."""
         at_least("shards", self.shards, 1)
+        among("remainder", self.remainder, ("spread", "drop"))
 
     def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
-        """Equal shards; the remainder is dropped."""
+        """Cut the label order into N s pieces and give s to each client."""
         pieces = clients * self.shards
         check(
             pool.size >= pieces,
@@ -45,10 +47,15 @@ class Shards(Partition):
             f"{pool.size} samples do not make {pieces} shards",
             "lower shards or clients",
         )
-        size = pool.size // pieces
-        ordered = np.argsort(pool.labels, kind="stable")[: pieces * size].reshape(pieces, size)
-        index = ordered[luck.order(seed, "shards", pieces)].reshape(-1)
-        start = np.arange(clients + 1) * (self.shards * size)
+        edge = np.arange(pieces + 1) * pool.size // pieces
+        if self.remainder == "drop":
+            edge = np.arange(pieces + 1) * (pool.size // pieces)
+        piece = luck.order(seed, "shards", pieces)
+        size = np.diff(edge)[piece]
+        inside = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+        index = np.argsort(pool.labels, kind="stable")[np.repeat(edge[piece], size) + inside]
+        start = np.zeros(clients + 1, np.int64)
+        np.cumsum(size.reshape(clients, self.shards).sum(axis=1), out=start[1:])
         return Owned(start, index, np.full(clients, np.nan, np.float32))
 
 
