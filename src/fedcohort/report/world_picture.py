@@ -37,7 +37,7 @@ def draw_world(world: BuiltWorld, path: str | Path, *, params: int = NOMINAL_PAR
     )
     _mix(figure, figure.add_subplot(grid[:, 0]), world, told)
     _skew(figure.add_subplot(grid[0, 1]), told)
-    _noise(figure.add_subplot(grid[1, 1]), world, told)
+    _noise(figure.add_subplot(grid[1, 1]), told)
     _times(figure.add_subplot(grid[2, 1]), told)
     _title(figure, world, told)
     figure.savefig(target)
@@ -51,7 +51,8 @@ def _title(figure: Figure, world: BuiltWorld, told: Description) -> None:
     figure.text(0.045, 0.906, line, fontsize=10, color=INK)
     figure.text(0.97, 0.947, f"seed {world.seed}   digest {world.digest[:12]}", fontsize=8, color=PALE, ha="right")
     other = f"availability {world.spec.availability.kind}   drop-out {world.fixed['dropout'].mean():.1%}"
-    figure.text(0.97, 0.922, f"{other}   liars: {told.summary['liars']}", fontsize=8, color=PALE, ha="right")
+    figure.text(0.97, 0.925, other, fontsize=8, color=PALE, ha="right")
+    figure.text(0.97, 0.903, f"liars: {told.summary['liars']}", fontsize=8, color=PALE, ha="right")
 
 
 def _mix(figure: Figure, ax: Axes, world: BuiltWorld, told: Description) -> None:
@@ -84,14 +85,16 @@ def _skew(ax: Axes, told: Description) -> None:
     js, effective = told.columns["js"], told.columns["effective"]
     ax.hist(js, bins=np.linspace(0.0, 1.0, 41).tolist(), color=BLUE)
     note = f"effective classes: mean {effective.mean():.1f}, least {effective.min():.1f}"
-    _label(ax, "Skewness: JS divergence to the global mix", f"bits; 0: the mix of all, 1: nothing in common ({note})")
+    _label(ax, "Skewness: JS divergence to the global mix", f"bits, 0: the mix of all clients; {note}")
     ax.set_xlim(0.0, 1.0)
     _mean(ax, float(js.mean()), f"{js.mean():.2f}")
 
 
-def _noise(ax: Axes, world: BuiltWorld, told: Description) -> None:
-    rate = told.columns["noise"]
-    _label(ax, "Label noise: share of a client's labels that are wrong", "true rate; selectors do not see it")
+def _noise(ax: Axes, told: Description) -> None:
+    rate = told.columns["wrong"]
+    _label(
+        ax, "Label noise: share of a client's labels that are wrong", "in the training part; selectors do not see it"
+    )
     if not rate.any():
         _empty(ax)
         ax.text(0.5, 0.5, "every label is right", transform=ax.transAxes, ha="center", va="center", color=PALE)
@@ -117,7 +120,10 @@ def _times(ax: Axes, told: Description) -> None:
     ax.hist(draws, bins=bins, weights=np.full(draws.size, 1 / draws.size), color=GREEN, alpha=0.55, label="all draws")
     ax.set_xscale("log")
     ax.set_xlim(bins[0], bins[-1])
+    narrow = bins[-1] < 30 * bins[0]
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    ax.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if narrow and f"{x:.0e}"[0] in "235" else "")
+    ax.tick_params(which="minor", labelsize=8.5, colors=INK, length=2)
     top = ax.get_ylim()[1]
     shown = np.sort(own)[:: max(1, own.size // 300)]
     ax.plot(shown, np.full(shown.size, -0.07 * top), "|", color=INK, ms=7, mew=0.8, alpha=0.6, label="client means")
