@@ -52,7 +52,7 @@ class SelectorContract:
     population: ClassVar[int] = 24
     size: ClassVar[int] = 6
     rounds: ClassVar[int] = 8  # of an ordinary run
-    runs: ClassVar[int] = 150  # independent runs behind a statistical clause
+    runs: ClassVar[int] = 120  # independent runs behind a statistical clause
     depth: ClassVar[int] = 3  # rounds before the one that a statistical clause looks at
     horizon: ClassVar[int] = 60  # rounds given to learn
     preference: ClassVar[float] = 0.6  # share of good clients required in the last third of the horizon
@@ -239,17 +239,18 @@ class SelectorContract:
         """All numbers tie: chi-square over clients, and no drift along the slots, in the first and in a later round."""
         self._skip_if_exempt("uniform_ties")
         n, k = max(12, self.min_population), 4
-        for index in (0, self.depth):
-            hits, sizes = np.zeros(n), np.zeros(self.runs)
-            for run in range(self.runs):
-                selector = self.make()
-                fed = PlantedFederation(n, seed=run, contrast=0.0, noise=0.0, failure=0.0)
-                fed.play(selector, index, k, seed=run)
-                chosen = fed.ask(selector, index, k, seed=run)[1].clients
-                hits[chosen] += 1
-                sizes[run] = chosen.size
-            chi, trend = _uniformity(hits, sizes)
-            counts = hits.astype(int).tolist()
+        looks = (0, self.depth)
+        hits, sizes = np.zeros((len(looks), n)), np.zeros((len(looks), self.runs))
+        for run in range(self.runs):
+            fed = PlantedFederation(n, seed=run, contrast=0.0, noise=0.0, failure=0.0)
+            steps = fed.play(self.make(), self.depth + 1, k, seed=run)
+            for look, index in enumerate(looks):
+                chosen = steps[index][1].clients
+                hits[look, chosen] += 1
+                sizes[look, run] = chosen.size
+        for look, index in enumerate(looks):
+            chi, trend = _uniformity(hits[look], sizes[look])
+            counts = hits[look].astype(int).tolist()
             assert chi < 5.0, f"round {index}: identical clients chosen {counts} times (chi-square at {chi:.1f} sigma)"
             assert abs(trend) < 4.5, f"round {index}: choice drifts along the slots: {counts} ({trend:.1f} sigma)"
 
