@@ -36,7 +36,7 @@ CHUNK = 256  # samples at a time, so that a block stays in the cache
 SAFE_EXPONENT = 80.0  # exp(80) is finite in float32, also ten thousand times
 SHORTLIST = 64  # of those that float32 cannot tell apart: this many of the largest and of the best go on
 NOISE = 2e-6  # relative error that a float32 log-likelihood may have
-BLOCK = 2_000_000  # doubles per block of the exact evaluation
+BLOCK = 200_000  # doubles per block of the exact evaluation, for the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +82,35 @@ def margins(logits: Real, labels: Index) -> Double:
 
 
 def exact(margin: Double, masks: Mask) -> tuple[Double, Double]:
-    """Right samples and mean log-likelihood of each subset, in double precision."""
-    n, rivals, samples = margin.shape
-    size = masks.sum(axis=1).astype(np.float64)
-    share = masks / size[:, None]
+    """Right samples and mean log-likelihood of each subset, in double precision.
+
+    Summed model by model rather than by a matrix product: the last bit must not depend on a library's threads.
+    """
+
+    def sums(part: Double) -> Double:
+        total = np.zeros((len(masks), *part.shape[1:]))
+        for k, row in enumerate(part):
+            np.add(total, row, out=total, where=masks[:, k, None, None])
+        return total
+
+    return _evaluate(margin, masks.sum(axis=1).astype(np.float64), sums)
+
+
+def _evaluate(margin: Double, size: Double, sums: Callable[[Double], Double]) -> tuple[Double, Double]:
+    """Score subsets of these sizes; `sums` gives their summed margins (rows, classes - 1, samples) on a chunk."""
+    _, rivals, samples = margin.shape
     right, fit = np.zeros(size.size), np.zeros(size.size)
     width = max(1, BLOCK // max(1, rivals * size.size))
     for at in range(0, samples, width):
-        part = margin[:, :, at : at + width]
-        mean = (share @ part.reshape(n, -1)).reshape(size.size, rivals, -1)
-        peak = np.maximum(mean.max(axis=1), 0.0)
-        right += _negative(masks, part)
-        np.exp(mean - peak[:, None], out=mean)
-        fit -= (peak + np.log(np.exp(-peak) + mean.sum(axis=1))).sum(axis=1)
+        total = sums(np.ascontiguousarray(margin[:, :, at : at + width]))
+        highest = total.max(axis=1, initial=-np.inf)
+        right += (highest < 0).sum(axis=1)
+        total /= size[:, None, None]
+        peak = np.maximum(highest / size[:, None], 0.0)
+        total -= peak[:, None]
+        np.exp(total, out=total)
+        fit -= (peak + np.log(np.exp(-peak) + total.sum(axis=1))).sum(axis=1)
     return right, fit / samples
-
-
-def _negative(masks: Mask, part: Double) -> Double:
-    """Samples where every rival class has a negative summed margin. Sums, not means: dividing could break a tie."""
-    total = (masks.astype(np.float64) @ part.reshape(part.shape[0], -1)).reshape(len(masks), part.shape[1], -1)
-    count: Double = (total.max(axis=1) < 0).sum(axis=1).astype(np.float64)
-    return count
 
 
 def _best(right: Double, fit: Double, masks: Mask, score: str) -> int:
@@ -212,36 +220,46 @@ def _gray_sums(part: Single) -> Iterator[tuple[int, Single]]:
 
 def _eliminate(margin: Double, score: str) -> tuple[Mask, int]:
     """Drop the model whose removal helps most until none helps; then one pass of single swaps."""
-    n = margin.shape[0]
-    members = np.ones(n, np.bool_)
-    key, evaluated = _key(margin, members, score), 1
+    members = np.ones(margin.shape[0], np.bool_)
+    key, evaluated = _key(*exact(margin, members[None]), members[None], score), 1
     while members.sum() > 1:
         inside = np.flatnonzero(members)
-        trial = np.repeat(members[None], inside.size, axis=0)
-        trial[np.arange(inside.size), inside] = False
+        better, candidate = _best_move(margin, members, inside, None, score)
         evaluated += inside.size
-        candidate = trial[_best(*exact(margin, trial), trial, score)]
-        better = _key(margin, candidate, score)
         if better <= key:
             break
         members, key = candidate, better
-    for out in np.flatnonzero(members):
+    for leaving in np.flatnonzero(members):
         outside = np.flatnonzero(~members)
         if outside.size == 0:
             break
-        trial = np.repeat(members[None], outside.size, axis=0)
-        trial[:, out] = False
-        trial[np.arange(outside.size), outside] = True
+        better, candidate = _best_move(margin, members, np.full(outside.size, leaving), outside, score)
         evaluated += outside.size
-        candidate = trial[_best(*exact(margin, trial), trial, score)]
-        better = _key(margin, candidate, score)
         if better > key:
             members, key = candidate, better
     return members, evaluated
 
 
-def _key(margin: Double, members: Mask, score: str) -> Key:
-    """What a subset is compared by, without the last tie rule."""
-    right, fit = exact(margin, members[None])
-    size, rounded = float(members.sum()), float(np.round(fit[0], 12))
+def _best_move(margin: Double, members: Mask, leaving: Index, joining: Index | None, score: str) -> tuple[Key, Mask]:
+    """The best subset that one model leaves, and perhaps another joins: one candidate per entry of `leaving`."""
+    rows = np.arange(leaving.size)
+    trial = np.repeat(members[None], leaving.size, axis=0)
+    trial[rows, leaving] = False
+    if joining is not None:
+        trial[rows, joining] = True
+
+    def sums(part: Double) -> Double:
+        total: Double = part[members].sum(axis=0) - part[leaving]
+        if joining is not None:
+            total += part[joining]
+        return total
+
+    right, fit = _evaluate(margin, trial.sum(axis=1).astype(np.float64), sums)
+    at = _best(right, fit, trial, score)
+    return _key(right[at : at + 1], fit[at : at + 1], trial[at : at + 1], score), trial[at]
+
+
+def _key(right: Double, fit: Double, mask: Mask, score: str) -> Key:
+    """What one subset is compared by, without the last tie rule."""
+    size, rounded = float(mask.sum()), float(np.round(fit[0], 12))
     return (float(right[0]), size, rounded) if score == "accuracy" else (rounded, size)
