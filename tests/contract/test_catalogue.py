@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +13,7 @@ from fedcohort.errors import DataError, MissingExtra
 from fedcohort.testing import MethodContract, SelectorContract, TaskContract, WorldContract
 from fedcohort.worlds.build import build_world
 
-sys.path.insert(0, str(Path(__file__).parent))
-import settings
-import toys
+from . import settings, toys
 
 
 def list_contract(base, prefix, name, make, knobs):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +12,7 @@ from fedcohort.errors import FedcohortError
 from fedcohort.tasks.quadratic import Quadratic, QuadraticSpec
 from fedcohort.testing import TaskContract, WorldContract
 
-sys.path.insert(0, str(Path(__file__).parent))
-from toys import ToyWorld
+from .toys import ToyWorld
 
 
 class TestToyWorld(WorldContract):

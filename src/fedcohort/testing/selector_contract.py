@@ -332,7 +332,8 @@ def _check_side_columns(cohort: Cohort) -> None:
 
 def _same_cohort(a: Cohort, b: Cohort, what: str) -> None:
     assert np.array_equal(a.clients, b.clients), f"{what} gives another cohort: {a.clients} and {b.clients}"
-    for one, two in ((a.directives, b.directives), (a.why, b.why)):
+    sides = [{} if c.inclusion is None else {"inclusion": c.inclusion} for c in (a, b)]
+    for one, two in ((a.directives, b.directives), (a.why, b.why), (sides[0], sides[1])):
         assert one.keys() == two.keys(), f"{what} gives other columns"
         for name in one:
             assert np.array_equal(one[name], two[name], equal_nan=True), f"{what} gives another {name}"
