@@ -30,6 +30,8 @@ ENTRIES: tuple[Entry, ...] = (
     _selector("proportional", "proportional:Proportional", "baseline", "Li et al. 2020 (FedProx)"),
     _selector("round-robin", "round_robin:RoundRobin", "baseline", "-"),
     _selector("oort", "oort:Oort", "utility", "Lai et al. 2021", "8 bytes a reply"),
+    _selector("fedacs", "fedacs:FedACS", "analytics", "Wang et al. (TNSE, FedACS)", "last layer a reply, until it stops"),
+    _selector("rexp3", "rexp3:Rexp3", "bandit", "Besbes et al. 2014; Uchiya et al. 2010", "last layer a reply"),
     _method("fedavg", "fedavg:FedAvg", "averaging", "McMahan et al. 2017"),
     _method("fedprox", "fedprox:FedProx", "averaging", "Li et al. 2020"),
     _method("fedpdp", "fedpdp:FedPdp", "averaging", "Li et al. 2020 (partial participation)"),

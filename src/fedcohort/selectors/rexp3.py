@@ -1,0 +1,201 @@
+"""Rexp3: Exp3 with restarts, for several plays a round, on the skewness rewards of FedACS.
+
+    Omar Besbes, Yonatan Gur, Assaf Zeevi.
+    Stochastic Multi-Armed-Bandit Problem with Non-stationary Rewards. NIPS 2014. https://arxiv.org/abs/1405.3316
+    Taishi Uchiya, Atsuyoshi Nakamura, Mineichi Kudo.
+    Algorithms for Adversarial Bandit Problems with Multiple Plays (Exp3.M). ALT 2010.
+    As a baseline in FedACS (see fedacs.py), whose reward it uses.
+
+With weights w_i, N available clients and K plays:
+
+    v_i   = min(w_i, c)            c such that no pi_i exceeds 1 (none where all fit)                               (1)
+    pi_i  = K [ (1 - gamma) v_i / sum v + gamma / N ]                      inclusion probability, sums to K         (2)
+    S     = DepRound(pi)                                                   exactly K clients with these marginals   (3)
+    x_i   = rank of -Q_i within the round, best 1, worst 0                 Q_i: eq. 13 of FedACS                    (4)
+    w_i   <- w_i exp( K gamma x_i / (N pi_i) )     for i in S with pi_i < 1                                         (5)
+
+Every Delta rounds all weights start again at 1, which is what follows a drift.
+
+Departures from the papers
+    * Besbes et al. was not at hand: gamma and Delta are those of the FedACS code, not the theory's
+      Delta = (N ln N)^(1/3) (T / V)^(2/3) and gamma = sqrt(N ln N / ((e - 1) Delta)), which are from memory [MEM].
+    * Rewards are mapped to [0, 1] by rank [REC]: -Q_i has neither bounds nor a stable scale, and Exp3 needs both.
+    * DepRound is systematic sampling in a random order: the same marginals, one pass.
+    * Weights live in logarithms, scaled to mean 1 after every update, so that clients that register later start at
+      the mean. A client that does not reply gains nothing. A round with fewer than two insights teaches nothing.
+    * pi_i is kept between `select` and `observe`; for a result that was never asked for here it is made anew as if
+      everybody had been available.
+    * preset "fedacs" is the authors' comparison version: K clients without replacement with odds
+      p_i = (1 - gamma) w_i / sum w + gamma / N, x_i = -Q_i as it is, w_i <- w_i exp(gamma x_i / (N p_i)), no restart
+      (in their code the round counter stands still), and nothing against liars in the mean of the insights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.core import draw
+from fedcohort.core.stats import rank
+from fedcohort.core.table import Table, column
+from fedcohort.errors import UnknownName, check
+from fedcohort.selectors.fedacs import known_samples, skewness
+from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
+
+PRESETS = ("rank", "fedacs")
+LIGHTEST = -60.0  # log-weights this far below the heaviest are not told apart
+CLIP = 10.0  # as FedACS: how long an insight may be in the mean, in median lengths
+CERTAIN = 1.0 - 1e-9
+
+
+@dataclass
+class Rexp3State(Table):
+    """The weights of the running batch of rounds."""
+
+    weight: Real = column(0.0)  # ln w_i
+    samples: Real = column(0.0)  # M_i as registered; 0: not known
+    batch: int = 0  # how many restarts there were
+
+
+class Rexp3:
+    """Raise the odds of the least skewed exponentially; forget everything every so many rounds.
+
+    The papers' symbol for each parameter is given in brackets. None takes the preset's value.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"samples", "insight"})
+
+    def __init__(
+        self,
+        *,
+        preset: str = "rank",
+        explore: float = 0.2,  # [gamma]
+        restart: int | None = None,  # [Delta] rounds; 0: never
+    ) -> None:
+        if preset not in PRESETS:
+            raise UnknownName.among("preset", preset, PRESETS)
+        check(0 < explore <= 1, f"explore = {explore}", "a share in (0, 1]", "use e.g. 0.2")
+        check(restart is None or restart >= 0, f"restart = {restart}", "a number of rounds, 0 for never", "use 250")
+        self.preset, self.explore = preset, explore
+        self.restart = (0 if preset == "fedacs" else 250) if restart is None else restart
+        self.state = Rexp3State()
+        self._asked: tuple[int, Index, NDArray[np.float64], int] | None = None  # round, clients, pi (or p), N
+
+    def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
+        """Eq. 1 to 3."""
+        self._register(rnd)
+        if rnd.size <= 0 or rnd.available.size == 0:
+            return Cohort(np.empty(0, np.int64))
+        odds = self._odds(rnd.available, rnd.size, rnd.index)
+        drawn = draw.weighted(odds, rnd.size, rng) if self.preset == "fedacs" else draw.depround(odds, rng)
+        chosen, odds = rnd.available[drawn], odds[drawn]
+        self._asked = rnd.index, chosen, odds, rnd.available.size
+        why = {"log_weight": self._weights(chosen, rnd.index), "odds": odds}
+        return Cohort(chosen, inclusion=None if self.preset == "fedacs" else odds, why=why)
+
+    def observe(self, result: RoundResult) -> None:
+        """Eq. 4 and 5, after a restart where one is due."""
+        s = self.state
+        s.grow(int(result.clients.max(initial=-1)) + 1)
+        if self._batch(result.index) != s.batch:
+            s.batch = self._batch(result.index)
+            s.weight[:] = 0.0
+        if not result.replied.any():
+            return
+        insight = result.signals["insight"]
+        good = np.flatnonzero(result.replied & np.isfinite(insight).all(axis=1))
+        if good.size < 2:
+            return
+        who = result.clients[good]
+        clip = math.inf if self.preset == "fedacs" else CLIP
+        q = skewness(insight[good], known_samples(s.samples[who]), clip)
+        odds, n = self._odds_at_the_draw(result, who)
+        s.weight[who] += self._gain(q, odds, n, result.clients.size).astype(np.float32)
+        s.weight -= _log_mean(s.weight)
+
+    def state_dict(self) -> Arrays:
+        """All that is needed to go on in another process."""
+        return self.state.to_arrays()
+
+    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self.state.load_arrays(arrays)
+
+    def _register(self, rnd: Round) -> None:
+        """Room for new clients, with their M_i."""
+        s = self.state
+        s.grow(rnd.population)
+        if "samples" in rnd.profiles:
+            new = np.flatnonzero(s.samples[: rnd.population] <= 0)
+            given = np.asarray(rnd.profiles["samples"])[new]
+            s.samples[new] = np.where(np.isfinite(given) & (given > 0), given, 0)
+
+    def _batch(self, index: int) -> int:
+        """Which batch of rounds this one belongs to."""
+        return index // self.restart if self.restart else 0
+
+    def _weights(self, clients: Index, index: int) -> Real:
+        """ln w_i; all alike in the first round after a restart."""
+        s = self.state
+        return s.weight[clients] if self._batch(index) == s.batch else np.zeros(clients.size, np.float32)
+
+    def _odds(self, clients: Index, k: int, index: int) -> NDArray[np.float64]:
+        """Eq. 2: pi_i; in preset "fedacs" the odds p_i of one draw."""
+        log = self._weights(clients, index).astype(np.float64)
+        w = np.exp(np.maximum(log - log.max(), LIGHTEST))
+        if self.preset == "fedacs":
+            p: NDArray[np.float64] = (1 - self.explore) * w / w.sum() + self.explore / w.size
+            return p
+        return exp3m(w, k, self.explore)
+
+    def _odds_at_the_draw(self, result: RoundResult, who: Index) -> tuple[NDArray[np.float64], int]:
+        """What :meth:`select` drew these clients with, and from how many."""
+        if self._asked is not None and self._asked[0] == result.index:
+            _, clients, odds, n = self._asked
+            order = np.argsort(clients, kind="stable")
+            at = order[np.minimum(np.searchsorted(clients[order], who), max(clients.size - 1, 0))]
+            if clients.size and np.array_equal(clients[at], who):
+                return odds[at], n
+        n = self.state.rows
+        return self._odds(np.arange(n), result.clients.size, result.index)[who], n
+
+    def _gain(self, q: NDArray[np.float64], odds: NDArray[np.float64], n: int, k: int) -> NDArray[np.float64]:
+        """The exponent of eq. 5; preset "fedacs": that of one play with reward -Q."""
+        if self.preset == "fedacs":
+            return np.maximum(-self.explore * q / (n * odds), -1e6)
+        x = rank(-q) / (q.size - 1)  # eq. 4
+        return np.where(odds < CERTAIN, self.explore * k * x / (n * odds), 0.0)
+
+
+def exp3m(weight: NDArray[np.float64], k: int, gamma: float) -> NDArray[np.float64]:
+    """Eq. 1 and 2: inclusion probabilities of positive weights, at least gamma k / n, at most 1, with sum k."""
+    n = weight.size
+    if k >= n:
+        return np.ones(n)
+    floor = gamma * k / n
+    room = 1.0 - floor
+    return np.minimum(floor + room * _capped(weight, (1 - gamma) * k / room), 1.0)
+
+
+def _capped(weight: NDArray[np.float64], total: float) -> NDArray[np.float64]:
+    """min(1, c w_i) with c such that the sum is `total`, which is less than the number of rows."""
+    most = math.ceil(total)
+    if most == 0:
+        return np.zeros(weight.size)
+    parts = np.partition(weight, weight.size - most)
+    head = np.sort(parts[weight.size - most :])[::-1]  # only these can reach 1
+    tail = np.cumsum(head[::-1])[::-1] + parts[: weight.size - most].sum()  # tail[j]: all but the j heaviest
+    fits = head * (total - np.arange(most)) <= tail * (1 + 1e-12)
+    capped = int(np.argmax(fits))
+    return np.minimum(weight * ((total - capped) / float(tail[capped])), 1.0)
+
+
+def _log_mean(log: Real) -> np.float32:
+    """ln of the mean of exp(log)."""
+    top = float(log.max())
+    return np.float32(top + math.log(float(np.exp(log - np.float32(top)).mean(dtype=np.float64))))
