@@ -20,6 +20,7 @@ from fedcohort.tasks.engine.dense import Dense
 from fedcohort.tasks.engine.measure import collect, part_of
 from fedcohort.tasks.engine.seam import ClientData, LossStats, batch_order
 from fedcohort.tasks.engine.steps import Stepper, check_plan
+from fedcohort.tasks.engine.threads import in_one_thread
 from fedcohort.tasks.models import Network
 from fedcohort.types import Index, Model, Objective, Part, Plan, Real, Updates
 
@@ -54,6 +55,7 @@ class NumpyEngine:
         self.n_params = network.n_params
         self.last_layer = network.last_layer
 
+    @in_one_thread
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
         """Local training of each client from this model."""
         m = clients.size
@@ -80,14 +82,17 @@ class NumpyEngine:
         first = _stats(out.loss, out.square, np.zeros(m), out.count)
         return collect(self, self._data, model, plan, updates, first, out.broken)
 
+    @in_one_thread
     def losses(self, model: Model, clients: Index, part: str, objective: Objective) -> LossStats:
         """Evaluate one model on each client's "train" or "validation" part."""
         return self._evaluate(model.params[None], clients, part_of(self._data, part), objective)
 
+    @in_one_thread
     def losses_each(self, params: Real, clients: Index, part: str, buffers: Real | None = None) -> LossStats:
         """Cross-entropy of one model per client, (m, p), on the client's own data."""
         return self._evaluate(params, clients, part_of(self._data, part), objectives.CROSS_ENTROPY)
 
+    @in_one_thread
     def gradients(self, model: Model, clients: Index, *, last_layer: bool = False) -> Real:
         """Full-batch cross-entropy gradient of each client at this model; zero for clients without samples."""
         out = np.zeros((clients.size, self.n_params), np.float32)
@@ -106,6 +111,7 @@ class NumpyEngine:
             out[stack.rows] = total
         return out[:, self.last_layer] if last_layer else out
 
+    @in_one_thread
     def logits(self, params: Real, x: NDArray[np.float32], buffers: Real | None = None) -> Real:
         """Logits of k models, given as (k, p), on inputs x: (k, n, classes)."""
         flat = x.reshape(len(x), -1)
@@ -115,6 +121,7 @@ class NumpyEngine:
             out[:, k : k + 1024] = self._dense.forward(weights, flat[None, k : k + 1024])[-1]
         return out
 
+    @in_one_thread
     def soft_gradient(self, params: Real, x: NDArray[np.float32], target: Real) -> tuple[float, Real]:
         """Mean cross-entropy against soft targets (n, classes), and its gradient (p,)."""
         weights, goal = np.asarray(params, np.float32)[None], np.asarray(target, np.float32)[None]
