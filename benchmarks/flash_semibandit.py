@@ -33,21 +33,29 @@ from fedcohort.types import Outcome, Probed, Round, RoundResult, Signals
 CLIENTS, PICKED, ROUNDS, LATE = 50, 10, 300, 100
 
 
-def efficiency(selector: Selector, seed: int, rounds: int = ROUNDS) -> NDArray[np.float64]:
-    """The efficiency of every cohort of one run."""
+Run = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+
+
+def play(selector: Selector, seed: int, rounds: int = ROUNDS, liar: int | None = None) -> Run:
+    """(efficiency of every cohort, how often each client was picked, its expected reward at the end).
+
+    A liar multiplies every loss that it reports by 1,000.
+    """
     rng = luck.generator(seed, "semibandit")
     n = rng.uniform(500, 1500, CLIENTS)
     pace = n + rng.exponential(10 * n)
     useful = rng.uniform(0, 1, CLIENTS)
     robust, val = rng.uniform(4, 6, CLIENTS), rng.uniform(2, 3, CLIENTS)
     everyone = np.arange(CLIENTS)
-    out = np.empty(rounds)
+    out, picks, shout = np.empty(rounds), np.zeros(CLIENTS), np.ones(CLIENTS)
+    if liar is not None:
+        shout[liar] = 1000.0
     for t in range(rounds):
         s = 0.02 / (1 + t / 30)
         size = CLIENTS if t == 0 else PICKED  # S_0 is everybody
         rnd = Round(t, size, everyone, CLIENTS)
         asked = selector.probe(rnd, luck.generator(seed, "probe", t))  # type: ignore[attr-defined]
-        columns = {"probe_robust_loss": robust[asked], "probe_val_loss": val[asked]}
+        columns = {"probe_robust_loss": (shout * robust)[asked], "probe_val_loss": (shout * val)[asked]}
         probed = Probed(asked, Signals(columns))
         rnd = Round(t, size, everyone, CLIENTS, probed=probed)
         chosen = selector.select(rnd, luck.generator(seed, "select", t)).clients
@@ -55,8 +63,9 @@ def efficiency(selector: Selector, seed: int, rounds: int = ROUNDS) -> NDArray[n
         best = np.sort(worth)[-chosen.size :].sum()
         base = chosen.size * worth.mean()
         out[t] = (worth[chosen].sum() - base) / (best - base) if t else 0.0
+        picks[chosen] += 1
         seconds = pace * rng.lognormal(-0.02, 0.2, CLIENTS)
-        reports = Signals({"robust_loss": robust[chosen], "val_loss": val[chosen]})
+        reports = Signals({"robust_loss": (shout * robust)[chosen], "val_loss": (shout * val)[chosen]})
         ok = np.full(chosen.size, Outcome.OK, np.int8)
         selector.observe(RoundResult(t, chosen, ok, seconds[chosen], reports, probed=probed))
         share = np.full(CLIENTS, 1 / 3)
@@ -65,14 +74,14 @@ def efficiency(selector: Selector, seed: int, rounds: int = ROUNDS) -> NDArray[n
         val = val * np.exp(
             -s * useful * share * rng.lognormal(-0.125, 0.5, CLIENTS) + s * 0.1 * rng.standard_normal(CLIENTS)
         )
-    return out
+    return out, picks, useful * robust / pace
 
 
 def table(makers: dict[str, Callable[[], Selector]], seeds: int) -> dict[str, tuple[float, float, float]]:
     """name -> (mean of the first 50 rounds, mean of the last 100, its standard error)."""
     rows = {}
     for name, make in makers.items():
-        runs = np.array([efficiency(make(), seed) for seed in range(seeds)])
+        runs = np.array([play(make(), seed)[0] for seed in range(seeds)])
         late = runs[:, -LATE:].mean(axis=1)
         rows[name] = float(runs[:, 1:50].mean()), float(late.mean()), float(late.std() / np.sqrt(max(seeds - 1, 1)))
     return rows

@@ -30,7 +30,25 @@ ENTRIES: tuple[Entry, ...] = (
     _selector("proportional", "proportional:Proportional", "baseline", "Li et al. 2020 (FedProx)"),
     _selector("round-robin", "round_robin:RoundRobin", "baseline", "-"),
     _selector("oort", "oort:Oort", "utility", "Lai et al. 2021", "8 bytes a reply"),
-    _selector("fedacs", "fedacs:FedACS", "analytics", "Wang et al. (TNSE, FedACS)", "last layer a reply, until it stops"),
+    _selector("flash", "flash:Flash", "linear bandit", "FLASH (Chang et al.)", "probes last cohort and the stale"),
+    _selector("linucb", "linucb:LinUCB", "linear bandit", "Li et al. 2010", "12 bytes a reply"),
+    _selector(
+        "restless-bandit",
+        "restless_bandit:RestlessBandit",
+        "linear bandit",
+        "Yemini et al. 2021",
+        "probes last cohort and the stale",
+    ),
+    _selector(
+        "neural-bandit",
+        "neural_bandit:NeuralBandit",
+        "neural bandit",
+        "Cao et al. 2022",
+        "probes last cohort and the stale",
+    ),
+    _selector(
+        "fedacs", "fedacs:FedACS", "analytics", "Wang et al. (TNSE, FedACS)", "last layer a reply, until it stops"
+    ),
     _selector("rexp3", "rexp3:Rexp3", "bandit", "Besbes et al. 2014; Uchiya et al. 2010", "last layer a reply"),
     _method("fedavg", "fedavg:FedAvg", "averaging", "McMahan et al. 2017"),
     _method("fedprox", "fedprox:FedProx", "averaging", "Li et al. 2020"),

@@ -18,6 +18,9 @@ Departures from the paper
       Above 65,536 known clients they come from a fixed random sample of that size.
     * What is not known of a client is the mean of those who are known; the paper measures everybody.
     * T_i is the client's own last duration: the round's maximum would be the same for all.
+    * Unless told otherwise, the change of a loss is measured in units of the client's first loss: then neither the
+      context nor the reward knows the scale on which a client reports, and one that reports all its losses a thousand
+      times too high gains nothing. An answer to a probe is preferred to a report of the same round.
     * A reward needs the loss before and after. Who cannot be probed in the next round earns none.
 """
 
@@ -127,6 +130,7 @@ class Context:
     standardise: bool = True  # rewards within the round
     trim: float = 0.05  # share trimmed at each end before scaling
     reward: str = "improvement"  # or "abs"
+    relative: bool = True  # the change as a share of the client's first loss
     scope: str = "client"  # or "global"
     refresh: str = "selected"  # "all", "selected" or "sample:k"
     staleness: int = 20  # rounds after which "selected" probes anybody again; 0: never
@@ -186,6 +190,8 @@ class Context:
             return nothing
         both = (since == s.asked_round) & (s.measured[who] == index)  # known before and after
         who, drop = who[both], before[both] - s.robust[who[both]]
+        if self.relative:
+            drop = drop / np.maximum(s.robust_first[who], 1e-6)
         mine = np.isin(who, s.asked)
         order = np.argsort(s.asked)
         at = order[np.searchsorted(s.asked[order], who[mine])]
@@ -216,7 +222,7 @@ class Context:
         timed = np.isfinite(result.duration) & (result.duration > 0)
         s.seconds[result.clients[timed]] = result.duration[timed]
         s.tau = float(result.duration[timed].max(initial=0.0))
-        heard = result.replied
+        heard = result.replied & (s.measured[result.clients] < result.index)  # a probe of this round is preferred
         self._losses(s, result.index, result.clients[heard], result.signals.rows(heard), "")
 
     def _losses(self, s: ContextState, index: int, clients: Index, signals: Signals, side: str) -> None:
@@ -304,22 +310,20 @@ def chunks(clients: Index) -> Iterator[tuple[Index, Index | slice]]:
 def best(clients: Index, k: int, score: Callable[[Index | slice], Real], rng: np.random.Generator) -> Index:
     """The k of these sorted clients with the largest score; ties are drawn by the generator.
 
-    What lies below the k-th best so far is dropped on the way, so that a million scores are never sorted.
+    On the way, `border` is the k-th best so far; those above it (fewer than k) and those at it are all that is kept,
+    so that a million scores are never sorted.
     """
-    who, value, border, size, pruned = [clients[:0]], [np.empty(0, np.float32)], -np.inf, 0, 0
+    who, value, ties, border = clients[:0], np.empty(0, np.float32), [clients[:0]], np.float32(-np.inf)
     for part, rows in chunks(clients[: clients.size if k > 0 else 0]):
         fresh = np.asarray(score(rows), np.float32)
-        above = np.flatnonzero(fresh >= border)
-        who.append(part[above])
-        value.append(fresh[above])
-        size += above.size
-        if size >= max(k, 2 * pruned):
-            pool, scores = np.concatenate(who), np.concatenate(value)
-            border = np.partition(scores, size - k)[size - k]
-            stay = scores >= border  # ties at the border all stay
-            who, value, size = [pool[stay]], [scores[stay]], int(stay.sum())
-            pruned = size
-    return np.concatenate(who)[draw.top(np.concatenate(value), k, rng)]
+        ties.append(part[fresh == border])
+        above = np.flatnonzero(fresh > border)
+        who, value = np.concatenate([who, part[above]]), np.concatenate([value, fresh[above]])
+        if value.size >= k:
+            border = np.partition(value, value.size - k)[value.size - k]
+            ties = [who[value == border]]
+            who, value = who[value > border], value[value > border]
+    return np.concatenate([who, draw.uniform(np.concatenate(ties), k - who.size, rng)])
 
 
 def standardise(s: Moving, r: Double, trim: float) -> Double:

@@ -12,14 +12,15 @@ With a context x(i) and the reward y(i) of those that replied (Li et al., Alg. 1
     S    = the K clients of largest p(i)                                                                   (3)
 
 Context here: the last loss of the broadcast model at the client, log of its last duration, log of its samples, log of
-the rounds since it was last asked, and whether it was never asked. Reward: how far local training brought the loss
-down, per second,
+the rounds since it was last asked, and whether it was never asked. Reward: the share
+of the loss that local training took away, per second,
 
-    r(i) = max(loss_before - loss_after, 0) / T_i,      y = r standardised within the round.               (4)
+    r(i) = max(1 - loss_after / loss_before, 0) / T_i,      y = r standardised within the round.           (4)
 
 Departures from the paper
     * One shared model (the paper's Alg. 1 has one per choice, its Alg. 2 a mixture): clients are many and asked rarely.
-    * Context (4 and above) is ours: the paper's is about readers and news articles.
+    * Context and reward are ours: the paper's are about readers and news articles. A share of the loss does not know
+      the scale on which a client reports, so that a liar does not earn by it.
     * Features are trimmed z-scores over the clients known so far; unknown entries are 0 and the last feature, which
       is not scaled, speaks for them. Forgetting rho is ours (1: none).
     * alpha is a constant, as in the paper's experiments; 1 + sqrt(ln(2 / delta) / 2) is its theory.
@@ -110,7 +111,7 @@ class LinUCB:
         x = self._context(clients, result.index, self._scale(result.index))
         if clients.size:
             start = np.minimum(before[good], LOSS_MAX).astype(np.float64)
-            r = np.maximum(start - np.minimum(after[good], LOSS_MAX), 0.0) / seconds[good]  # eq. 4
+            r = np.maximum(1.0 - after[good] / np.maximum(start, 1e-9), 0.0) / seconds[good]  # eq. 4
             s.V, s.b = linalg.accumulate(s.V, s.b, x, standardise(s, r, self.trim), ridge=self.ridge, keep=self.forget)
             s.loss[clients], s.count[clients] = start, count[good]
         s.seconds[result.clients[timed]] = seconds[timed]

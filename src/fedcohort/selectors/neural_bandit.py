@@ -74,7 +74,7 @@ class NeuralBandit:
         steps: int = 20,
         batch: int = 64,
         memory: int = 5000,  # [n] pairs kept
-        candidates: int = 65_536,  # clients scored at most; 0: all
+        candidates: int = 20_000,  # clients scored at most; 0: all
         context: str = "loss,val,duration,reward",
         scope: str = "client",
         reward: str = "improvement",
