@@ -24,7 +24,9 @@ Departures from the paper
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -99,6 +101,9 @@ class PaperWeights(Base):
     """Eq. 5 as printed, on the rows it is given."""
 
     name: ClassVar[str] = "fedca-paper-weights"
+    exempt: Mapping[str, str] = MappingProxyType(
+        dict.fromkeys(("idle", "idle_later", "single_client"), "the weights of eq. 5 do not sum to one")
+    )
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """sum_k p_k (N / |S_opt|) w_k, written as a change of w."""
