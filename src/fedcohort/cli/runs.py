@@ -52,7 +52,7 @@ def resume_command(folder: Annotated[Path, typer.Argument(help="A run folder.")]
 
 
 class _Bar:
-    """A progress bar with accuracy and virtual time."""
+    """A progress bar with accuracy and virtual time. It appears with the first round, so that mistakes stand alone."""
 
     def __init__(self, rounds: int, done: int = 0) -> None:
         columns = (
@@ -66,7 +66,6 @@ class _Bar:
         self.task = self.progress.add_task("", total=rounds, completed=done, accuracy="-", clock="-")
 
     def __enter__(self) -> _Bar:
-        self.progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,6 +73,7 @@ class _Bar:
 
     def show(self, row: dict[str, float]) -> None:
         """One more round."""
+        self.progress.start()
         accuracy = f"{row['accuracy']:.3f}" if "accuracy" in row else "-"
         self.progress.update(
             self.task, completed=int(row["round"]) + 1, accuracy=accuracy, clock=f"{row['clock']:,.0f} s"

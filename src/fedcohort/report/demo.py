@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedcohort.experiment.demo import DemoResult, Interval
+from fedcohort.experiment.demo import TAIL, DemoResult, Interval
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,27 +37,27 @@ def live_table(result: DemoResult, selector: str, seed: int) -> Table:
 def final_table(result: DemoResult) -> Table:
     """Means over seeds with 95 % bootstrap intervals."""
     plan = result.plan
-    table = Table(title=f"{len(plan.seeds)} paired seeds, mean [95 % interval]", title_justify="left")
-    table.add_column("selector")
-    heads = ("final accuracy", f"virtual time to {plan.target:.0%}", f"rounds to {plan.target:.0%}", "fairness (Jain)")
-    for name in heads:
+    title = f"{len(plan.seeds)} paired seeds, mean (95 % interval); accuracy: mean of the last {TAIL} rounds; fairness: Jain"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("selector", no_wrap=True)
+    for name in ("accuracy", f"time to {plan.target:.0%}, s", f"rounds to {plan.target:.0%}", "fairness"):
         table.add_column(name, justify="right")
     for selector in plan.selectors:
         s = result.summary(selector)
         table.add_row(
             selector,
             _cell(s["accuracy"], "{:.3f}"),
-            _cell(s["seconds"], "{:,.0f}", " s"),
+            _cell(s["seconds"], "{:,.0f}"),
             _cell(s["rounds"], "{:.1f}"),
             _cell(s["fairness"], "{:.2f}"),
         )
     return table
 
 
-def _cell(value: Interval, form: str, unit: str = "") -> str:
+def _cell(value: Interval, form: str) -> str:
     if value.count == 0:
         return "never"
-    text = f"{form.format(value.mean)}{unit} \\[{form.format(value.low)}, {form.format(value.high)}]"
+    text = f"{form.format(value.mean)} ({form.format(value.low)}-{form.format(value.high)})"
     return text if value.count == value.total else f"{text} (in {value.count} of {value.total})"
 
 
