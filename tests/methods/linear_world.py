@@ -105,7 +105,7 @@ def model_of(params):
     return Model(np.asarray(params, np.float32))
 
 
-def check_common(make, bench, params, *, local=None, idle=True, extras=None):
+def check_invariants(make, bench, params, *, local=None, idle=True, extras=None):
     """Empty cohort, NaN rows, permutation (bitwise), single client, idle. `make` builds a fresh method."""
     rng = np.random.default_rng(5)
     model, m = model_of(params), 5

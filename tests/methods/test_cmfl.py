@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from linear_world import check_common, check_resume, context_of, model_of, updates_of
+from linear_world import check_invariants, check_resume, context_of, model_of, updates_of
 
 from fedcohort.errors import BadParameter, StateMismatch
 from fedcohort.methods.cmfl import CMFL, relevance
@@ -87,9 +87,9 @@ def test_a_round_without_updates_keeps_the_memory():
 
 
 @pytest.mark.parametrize("preset", [None, "fedacs"])
-def test_common_and_resume(preset):
+def test_invariants_and_resume(preset):
     params = np.random.default_rng(0).normal(0, 1, 9)
-    check_common(lambda: CMFL(preset=preset), None, params)
+    check_invariants(lambda: CMFL(preset=preset), None, params)
     check_resume(lambda: CMFL(preset=preset), None, params)
 
 

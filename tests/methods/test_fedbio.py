@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from linear_world import LinearBench, check_common, check_resume, context_of, model_of, planted, softmax, updates_of
+from linear_world import LinearBench, check_invariants, check_resume, context_of, model_of, planted, softmax, updates_of
 
 from fedcohort.errors import BadParameter, StateMismatch
 from fedcohort.methods import fedbio_samples as samples
@@ -70,10 +70,10 @@ def test_starts_as_fedavg_and_zero_weight_stays_zero():
     np.testing.assert_allclose(client_weights(np.array([0.5, 0.5, 0.0]), np.array([0, np.log(3), 9])), [0.25, 0.75, 0])
 
 
-def test_clients_common_and_resume():
+def test_clients_invariants_and_resume():
     bench, _ = make_bench()
     params = np.random.default_rng(3).normal(0, 1, 15)
-    check_common(FedBiO, bench, params)
+    check_invariants(FedBiO, bench, params)
     assert check_resume(FedBiO, bench, params)["x"].any()
 
 
@@ -275,10 +275,10 @@ def test_sample_weights_reach_the_plan_and_start_at_one():
     np.testing.assert_allclose(samples.sample_slope(x), numeric, rtol=1e-6)
 
 
-def test_samples_common_and_resume():
+def test_samples_invariants_and_resume():
     world, _, bench = noisy_clients(4, clients=13)
     params = np.random.default_rng(5).normal(0, 1, 18)
-    check_common(lambda: FedBiO(variant="samples"), bench, params, local=world)
+    check_invariants(lambda: FedBiO(variant="samples"), bench, params, local=world)
     saved = check_resume(lambda: FedBiO(variant="samples"), bench, params, local=world)
     assert saved["slots"].tolist() == [1, 4, 6, 9]
     assert saved["start"].tolist() == [0, 60, 120, 180, 240]

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from linear_world import LinearBench, check_common, context_of, model_of, planted, updates_of
+from linear_world import LinearBench, check_invariants, context_of, model_of, planted, updates_of
 
 from fedcohort.errors import BadParameter, StateMismatch
 from fedcohort.methods.fedavg import FedAvg
@@ -219,9 +219,9 @@ def test_non_finite_logits_are_left_out(bench):
 
 
 @pytest.mark.parametrize("score", ["accuracy", "log_likelihood"])
-def test_common(bench, score):
+def test_invariants(bench, score):
     rng = np.random.default_rng(6)
-    check_common(lambda: FedCA(score=score), bench, rng.normal(0, 1, 15))
+    check_invariants(lambda: FedCA(score=score), bench, rng.normal(0, 1, 15))
 
 
 def test_refuses(bench):

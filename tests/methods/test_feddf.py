@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-from linear_world import LinearBench, MLPBench, check_common, context_of, model_of, planted, softmax, updates_of
+from linear_world import LinearBench, MLPBench, check_invariants, context_of, model_of, planted, softmax, updates_of
 
 from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.methods.distillation import Adam, Batches, Schedule, divergence
@@ -199,9 +199,11 @@ def test_divergence_by_hand():
     assert divergence(np.array([[1.0, 0.0]]), np.array([[1.0, 0.0]])) == 0
 
 
-def test_common():
+def test_invariants():
     bench = make_bench(MLPBench)
-    check_common(lambda: FedDF(steps=20, check_every=5), bench, np.random.default_rng(9).normal(0, 0.5, bench.n_params))
+    check_invariants(
+        lambda: FedDF(steps=20, check_every=5), bench, np.random.default_rng(9).normal(0, 0.5, bench.n_params)
+    )
 
 
 def test_refuses():

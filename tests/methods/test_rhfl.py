@@ -6,7 +6,16 @@ import math
 
 import numpy as np
 import pytest
-from linear_world import LinearBench, MLPBench, check_common, check_resume, context_of, model_of, planted, updates_of
+from linear_world import (
+    LinearBench,
+    MLPBench,
+    check_invariants,
+    check_resume,
+    context_of,
+    model_of,
+    planted,
+    updates_of,
+)
 
 from fedcohort.errors import BadParameter, StateMismatch
 from fedcohort.methods.rhfl import RHFL, confidence_weights
@@ -28,7 +37,7 @@ def make_bench(kind=MLPBench, seed=0):
 def test_confidence_by_hand():
     """Losses 2, 3, 1.5 -> 1, 2, 1. q = (1, 1/2, 1/2), sum 2, shares (1/2, 1/4, 1/4).
 
-    v = 1/2 + 0.5 * shares; the common 1/2 cancels in the softmax: W ~ exp(1/4, 1/8, 1/8).
+    v = 1/2 + 0.5 * shares; the equal 1/2 cancels in the softmax: W ~ exp(1/4, 1/8, 1/8).
     No loss rises, so both forms agree.
     """
     e = np.exp([0.25, 0.125, 0.125])
@@ -182,11 +191,11 @@ def test_native_mode_reports_personal_models_under_its_own_name():
         RHFL(mode="native").aggregate(model, updates_of(delta), context_of())
 
 
-def test_common_and_resume():
+def test_invariants_and_resume():
     bench = make_bench()
     params = np.random.default_rng(4).normal(0, 0.5, bench.n_params)
     losses = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    check_common(RHFL, bench, params, extras={"train_loss": losses})
+    check_invariants(RHFL, bench, params, extras={"train_loss": losses})
     saved = check_resume(RHFL, bench, params, extras={"train_loss": np.random.default_rng(5).exponential(1, (3, 4))})
     assert saved["loss"].shape == (20,)
     assert np.isfinite(saved["loss"]).sum() == 4

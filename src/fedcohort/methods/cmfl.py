@@ -1,4 +1,4 @@
-"""CMFL: leave out updates that point against the common direction.
+"""CMFL: leave out updates that point against the shared direction.
 
     Luping Wang, Wei Wang, Bo Li. CMFL: Mitigating Communication Overhead for Federated Learning. ICDCS 2019.
     (The paper could not be read for this file; the formulas are those of the specification. The second form is the
