@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
-from .compile import kernel
+from .compile import entry, kernel
 from .kernels import (
     Bytes,
     Floats,
@@ -25,6 +26,12 @@ from .vectors import LANES
 
 Index = NDArray[np.int64]
 Doubles = NDArray[np.float64]
+
+# Types at the entries. What is only read may be read-only.
+_F, _D, _I, _B = types.float32[::1], types.float64[::1], types.int64[::1], types.int8[::1]
+_XS = types.Array(types.float32, 2, "C", readonly=True)
+_FS, _IS = (types.Array(t, 1, "C", readonly=True) for t in (types.float32, types.int64))
+_SPACE = (types.int64[:, ::1], _F, _B, _I)
 
 # Entries of the vector of rates.
 LR, MOMENTUM, DECAY, PROX, ADAM = range(5)
@@ -48,7 +55,7 @@ def enter(table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, x: F
     return s
 
 
-@kernel
+@entry(types.void(*_SPACE, _FS, _F, _XS, _IS, _IS, _D, _XS, types.boolean, _FS, _F, _F, _F))
 def gradient(
     table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, g: Floats, x: Floats, rows: Index,
     label: Index, o: Doubles, frozen: Floats, given: bool, scale: Floats, hard: Floats, loss: Floats, hit: Floats,
@@ -68,7 +75,7 @@ def gradient(
     sum_lanes(table, ws, g)
 
 
-@kernel
+@entry(types.void(*_SPACE, _FS, _XS, _IS, _IS, _D, _F, _F, _F))
 def evaluate(
     table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, x: Floats, rows: Index, label: Index,
     o: Doubles, hard: Floats, loss: Floats, hit: Floats,
@@ -83,7 +90,7 @@ def evaluate(
         measure(last, ws, label[b:e], o, none, False, hard[b:e], loss[b:e], hit[b:e], e - b, s)
 
 
-@kernel
+@entry(types.void(*_SPACE, _FS, _XS, _IS, types.float32[:, ::1]))
 def infer(
     table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, x: Floats, rows: Index, out: Floats
 ) -> None:
@@ -132,7 +139,10 @@ def move(
             w[i] -= lr * g[i]
 
 
-@kernel
+_SAMPLES = (_XS, _IS, _IS, types.int64[:, ::1], types.intp)
+
+
+@entry(types.intp(*_SPACE, _F, _FS, *_SAMPLES, _D, _D, _XS, types.boolean, _FS, _FS, _D))
 def train(
     table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, start: Floats, x: Floats, rows: Index,
     label: Index, order: Index, batch: int, rate: Doubles, o: Doubles, frozen: Floats, given: bool, weight: Floats,
@@ -150,6 +160,7 @@ def train(
     second = np.zeros(w.size if rate[ADAM] != 0.0 else 0, np.float32)
     hard, loss, hit = np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most, np.float32)
     scale = np.empty(most, np.float32)
+    row, y = np.empty(most, np.int64), np.empty(most, np.int64)
     q = np.empty((most if given else 0, frozen.shape[1]), np.float32)
     taken = 0
     for epoch in range(order.shape[0]):
@@ -157,17 +168,18 @@ def train(
             at = order[epoch, b : min(b + batch, n)]
             count = at.size
             for i in range(count):
+                row[i], y[i] = rows[at[i]], label[at[i]]
                 scale[i] = (weight[at[i]] if weight.size else np.float32(1.0)) / count
-                if given:
-                    q[i] = frozen[at[i]]
+                for j in range(frozen.shape[1] if given else 0):
+                    q[i, j] = frozen[at[i], j]
             gradient(
-                table, ws, winners, seen, w, g, x, rows[at], label[at], o, q, given, scale[:count],
+                table, ws, winners, seen, w, g, x, row[:count], y[:count], o, q, given, scale[:count],
                 hard[:count], loss[:count], hit[:count],
             )  # fmt: skip
             taken += 1
             total = 0.0
             for i in range(count):
-                total += loss[i]
+                total += hard[i]
                 if epoch == 0:
                     stats[0] += hard[i]
                     stats[1] += np.float64(hard[i]) * hard[i]

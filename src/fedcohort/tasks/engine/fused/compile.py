@@ -54,6 +54,16 @@ def kernel(function: Callable[..., Any]) -> Any:
     return _kept(njit, function, nogil=True, fastmath=_RELAXED, error_model="numpy")
 
 
+def entry(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile now for these types only, so that no call ever compiles again by surprise."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        options: dict[str, Any] = {"nogil": True, "fastmath": _RELAXED, "error_model": "numpy"}
+        return _kept(lambda f, **kept: njit(signature, **options, **kept)(f), function)
+
+    return decorate
+
+
 def c_function(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile now, to be called by address."""
 

@@ -35,14 +35,11 @@ from .layout import (
     WI,
     WINNER,
 )
+from .samples import lane_sum, pool, turn8, unpool
 from .vectors import (
     LANES,
     call_dots,
     call_panels,
-    lane_sum,
-    pool,
-    turn8,
-    unpool,
 )
 
 Floats = NDArray[np.float32]
@@ -58,6 +55,13 @@ def parts(total: int, most: int) -> int:
     """Size of equal parts of `total` that hold at most `most` each."""
     count = (total + most - 1) // max(most, 1)
     return (total + count - 1) // count
+
+
+@kernel
+def fill(a: Floats, start: int, stop: int) -> None:
+    """Zeros from start to stop."""
+    for j in range(start, stop):
+        a[j] = np.float32(0.0)
 
 
 @kernel
@@ -121,7 +125,7 @@ def conv_weights(row: Table, after: Table, first: bool, ws: Floats, winners: Byt
                 )  # fmt: skip
             for dy in range(size):
                 start = base + (dy * co + o) * lp
-                ws[start + run : start + lp] = 0.0
+                fill(ws, start + run, start + lp)
                 total = np.float32(0.0)
                 for j in range(start, start + run):
                     total += ws[j]
@@ -243,9 +247,9 @@ def take(row: Table, ws: Floats, x: Floats, at: Index, s: int) -> None:
     flat = x.reshape(-1)
     offsets = at * features
     if count < s:
-        ws[row[ACT] : row[ACT] + features // (high * wide) * (high + 2 * pad) * (wide + 2 * pad) * s] = 0.0
+        fill(ws, row[ACT], row[ACT] + row[CI] * (high + 2 * pad) * (wide + 2 * pad) * s)
     if row[CONV] == 0:
-        ws[row[TURNED] + count * features : row[TURNED] + s * features] = 0.0
+        fill(ws, row[TURNED] + count * features, row[TURNED] + s * features)
         for i in range(count):
             for f in range(features):
                 ws[row[TURNED] + i * features + f] = flat[offsets[i] + f]
@@ -268,7 +272,7 @@ def clear_borders(table: Table, ws: Floats, seen: NDArray[np.int64], s: int) -> 
         pad = table[i, PAD]
         if pad:
             size = table[i, CI] * (table[i, HI] + 2 * pad) * (table[i, WI] + 2 * pad) * s
-            ws[table[i, ACT] : table[i, ACT] + size] = 0.0
+            fill(ws, table[i, ACT], table[i, ACT] + size)
 
 
 @kernel
@@ -297,10 +301,10 @@ def backward(table: Table, ws: Floats, winners: Bytes, w: Floats, g: Floats, zer
 def clear_gradients(table: Table, ws: Floats, g: Floats) -> None:
     """Zero the biases of g and the lanes; linear weights are overwritten by the first block."""
     for i in range(table.shape[0] - 1):
-        g[table[i, BIAS] : table[i, BIAS] + table[i, CO]] = 0.0
+        fill(g, table[i, BIAS], table[i, BIAS] + table[i, CO])
         if table[i, CONV]:
             size = table[i, CO] * table[i, CI] * table[i, KERNEL] ** 2 * LANES
-            ws[table[i, LANED] : table[i, LANED] + size] = 0.0
+            fill(ws, table[i, LANED], table[i, LANED] + size)
 
 
 @kernel

@@ -55,7 +55,6 @@ class Layout:
     table: NDArray[np.int64]
     floats: int  # workspace, in float32
     bytes: int  # workspace of winners, in int8
-    block: int  # most samples at a time
 
     def workspace(self) -> tuple[NDArray[np.float32], NDArray[np.int8], NDArray[np.int64]]:
         """Memory of one worker: floats, winners, and the block size that the borders were cleared for."""
@@ -98,10 +97,9 @@ def stages_of(network: Network) -> list[_Stage]:
     return found
 
 
-def layout_of(network: Network, batch: int) -> Layout:
-    """Tables for batches of at most `batch` samples."""
+def layout_of(network: Network) -> Layout:
+    """Tables of a network, with room for `BLOCK` samples at a time."""
     stages = stages_of(network)
-    block = max(LANES, block_size(batch))
     table = np.zeros((len(stages) + 1, COLUMNS), np.int64)
     weights = network.tensors
     for i, stage in enumerate(stages):
@@ -115,13 +113,7 @@ def layout_of(network: Network, batch: int) -> Layout:
             row[CONV], row[KERNEL], row[PAD] = 1, stage.layer.kernel, stage.layer.padding
             row[OH], row[OW] = (n // stage.pool * stage.pool for n in side)
     table[-1, CI], table[-1, HI], table[-1, WI] = network.classes, 1, 1
-    return _place(table, block)
-
-
-def block_size(batch: int) -> int:
-    """Samples per block: batches above `BLOCK` are cut into equal parts."""
-    parts = -(-batch // BLOCK)
-    return -(-batch // parts)
+    return _place(table, BLOCK)
 
 
 def _place(table: NDArray[np.int64], block: int) -> Layout:
@@ -147,7 +139,7 @@ def _place(table: NDArray[np.int64], block: int) -> Layout:
     table[:, DCONV], floats = floats, floats + _room(dconv)
     table[1:, TURNED], floats = floats, floats + _room(turned)
     table[:, PANELS], table[:, DOTS] = panels.address, dot_rows.address
-    return Layout(table, int(floats), int(bytes_) + LANES, block)
+    return Layout(table, int(floats), int(bytes_) + LANES)
 
 
 def _room(elements: int) -> int:

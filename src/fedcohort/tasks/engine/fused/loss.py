@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .compile import kernel
 from .layout import ACT, CI, GRAD
-from .vectors import power_of_two
+from .samples import power_of_two
 
 Floats = NDArray[np.float32]
 Index = NDArray[np.int64]
