@@ -126,6 +126,14 @@ def test_cuts_depend_on_the_seed_only(spec):
     assert not np.array_equal(spec.data.x_test, other.data.x_test)
 
 
+def test_normalisation_and_shape(spec):
+    moved = replace(spec, normal=(0.5, 2.0))
+    assert np.allclose(moved.features("test"), (spec.features("test") - 0.5) / 2.0, atol=1e-6)
+    assert np.allclose(moved.pool, (spec.data.x[spec.parts.pool] - 0.5) / 2.0, atol=1e-6)
+    with pytest.raises(BadParameter, match="deviation"):
+        replace(spec, normal=(0.0, 0.0))
+
+
 def test_probes(task):
     """Each probe against the same number from raw logits of the client's samples."""
     model = task.initial(np.random.default_rng(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,14 +16,17 @@ from fedcohort.errors import ContractError, UnknownName, check
 from fedcohort.protocols import Trained, World
 from fedcohort.signals import SIGNALS, of_side
 from fedcohort.tasks import data as datasets
+from fedcohort.tasks.engine.choose import choose
 from fedcohort.tasks.engine.seam import ClientData, Engine
-from fedcohort.tasks.models import Conv, MaxPool, Network
+from fedcohort.tasks.local_bench import LocalBench
+from fedcohort.tasks.models import Network
 from fedcohort.tasks.objectives import CROSS_ENTROPY, cross_entropy, log_softmax, robust_of
 from fedcohort.tasks.scores import scores
 from fedcohort.tasks.split import WAYS, Split, server_split, with_test
 from fedcohort.types import Arrays, Index, Model, Plan, Real
 
 Factory = Callable[[], Any]  # makes a torch.nn.Module
+SERVER_SPLITS = ("validation", "unlabelled")
 PROVIDES = of_side(SIGNALS, "client") | of_side(SIGNALS, "probe")
 
 
@@ -45,6 +47,7 @@ class ClassificationSpec:
     test: float = 0.2  # cut from the data only where the dataset has no test set of its own
     recut: bool = False  # cut a new test set although the dataset has one
     split: str = "class"  # how to cut: "class", "owner" (whole owners) or "within" (a share of every owner)
+    normal: tuple[float, float] = (0.0, 1.0)  # mean and deviation to take out, where the dataset leaves them in
     seed: int = 0  # of the cuts
     root: Path | None = None  # data folder
     about: str = ""
@@ -55,6 +58,7 @@ class ClassificationSpec:
             check(0.0 <= share < 1.0, f"{name} = {share}", "a share lies in [0, 1)", "choose e.g. 0.1")
         total = self.validation + self.unlabelled
         check(total < 1.0, f"server shares of {total}", "something must be left for the clients", "lower them")
+        check(self.normal[1] > 0.0, f"normal = {self.normal}", "a deviation is positive", "give (mean, deviation)")
         if self.split not in WAYS:
             raise UnknownName.among("split", self.split, WAYS)
 
@@ -92,6 +96,9 @@ class ClassificationSpec:
             x = self.data.features(getattr(self.parts, split))
         else:
             raise UnknownName.among("split", split, ("test", "validation", "unlabelled"))
+        if self.normal != (0.0, 1.0):
+            x -= np.float32(self.normal[0])
+            x /= np.float32(self.normal[1])
         return x.reshape(len(x), *self.model.input_shape) if isinstance(self.model, Network) else x
 
     def answers(self, split: str) -> Index:
@@ -123,7 +130,7 @@ class BoundClassification:
             rule = f"task {spec.name!r} has {spec.classes} classes and {len(spec.parts.pool)} samples in its pool"
             raise ContractError(value, rule, "make the world from this task's labels()")
         self._data = ClientData(spec.pool, world.train, world.validation, spec.classes)
-        self.engine: Engine = _choose(spec.model, self._data, engine, workers)
+        self.engine: Engine = choose(spec.model, self._data, engine, workers)
         self._bench = Bench(spec, self.engine)
 
     @property
@@ -190,6 +197,10 @@ class BoundClassification:
         """What methods may compute at the server."""
         return self._bench
 
+    def local(self) -> LocalBench:
+        """What a method's client half may compute at home beyond training."""
+        return LocalBench(self.engine, self._data)
+
     def close(self) -> None:
         """Give back the engine's threads and processes."""
         self.engine.close()
@@ -222,8 +233,8 @@ class Bench:
         self._held: dict[str, NDArray[np.float32]] = {}
 
     def size(self, split: str) -> int:
-        """Samples in "validation" or "unlabelled"."""
-        return len(getattr(self._spec.parts, _server_side(split)))
+        """Samples in "validation" or "unlabelled"; no other split exists here."""
+        return len(getattr(self._spec.parts, split)) if split in SERVER_SPLITS else 0
 
     def labels(self, split: str) -> Index:
         """True labels of the validation split; the unlabelled split has none to give."""
@@ -249,27 +260,10 @@ class Bench:
 
 
 def _server_side(split: str) -> str:
-    if split not in ("validation", "unlabelled"):
-        raise UnknownName.among("split", split, ("validation", "unlabelled"))
+    if split not in SERVER_SPLITS:
+        raise UnknownName.among("split", split, SERVER_SPLITS)
     return split
 
 
 def _rows(buffers: Real) -> Real | None:
     return buffers[None] if buffers.size else None
-
-
-def _choose(model: Network | Factory, data: ClientData, kind: str, workers: int) -> Engine:
-    """The chooser's engine; without one, numpy for perceptrons and the reference for everything else."""
-    if importlib.util.find_spec("fedcohort.tasks.engine.choose") is not None:
-        chooser = importlib.import_module("fedcohort.tasks.engine.choose")
-        return cast(Engine, chooser.choose(model, data, kind, workers))
-    if kind not in ("auto", "numpy", "reference"):
-        raise UnknownName.among("engine", kind, ("auto", "numpy", "reference"))
-    flat = isinstance(model, Network) and not any(isinstance(layer, Conv | MaxPool) for layer in model.layers)
-    if isinstance(model, Network) and flat and kind != "reference":
-        from fedcohort.tasks.engine.numpy_engine import NumpyEngine
-
-        return NumpyEngine(model, data)
-    from fedcohort.tasks.engine.reference import ReferenceEngine
-
-    return ReferenceEngine(model, data)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedcohort.core.rng import generator, uniform_at
 from fedcohort.errors import UnknownName, check
-from fedcohort.protocols import ServerBench, Trained, World
+from fedcohort.protocols import LocalBench, ServerBench, Trained, World
 from fedcohort.signals import SIGNALS, of_side
 from fedcohort.tasks.engine.steps import Stepper
 from fedcohort.types import Array, Arrays, Index, Mask, Model, Part, Plan, Updates
@@ -149,6 +149,10 @@ class Quadratic:
 
     def bench(self) -> ServerBench | None:
         """None: there are no samples to classify at the server."""
+        return None
+
+    def local(self) -> LocalBench | None:
+        """None: there are no samples at the clients either."""
         return None
 
     def _means(self, share: Double, clients: Index | None = None, power: int = 1) -> Double:

@@ -232,6 +232,14 @@ class ReferenceEngine:
     def close(self) -> None:
         """Nothing to give back."""
 
+    def _optimiser(self, plan: Plan, lr: float, **options: Any) -> Any:
+        """A fresh optimiser of the module's parameters; `options` go to torch."""
+        params, optim = self._flat.params, self._torch.optim
+        if plan.optimiser == "adam":
+            decay = plan.weight_decay
+            return optim.Adam(params, lr=lr, betas=(BETA1, BETA2), eps=EPS, weight_decay=decay, **options)
+        return optim.SGD(params, lr=lr, momentum=plan.momentum, weight_decay=plan.weight_decay, **options)
+
     def _batch(self, part: Part, at: Index) -> tuple[Tensor, Tensor]:
         x = self._torch.from_numpy(self._data.x[part.index[at]])
         return x, self._torch.from_numpy(part.label[at])
@@ -247,7 +255,7 @@ class ReferenceEngine:
         owned = np.arange(part.start[client], part.start[client + 1])
         frozen = self._predictions(part, owned) if plan.objective.pseudo else None
         weight = _sample_weight(plan, client, owned.size)
-        optimiser = _optimiser(torch, flat.params, plan, float(plan.lr_of(m)[row]))
+        optimiser = self._optimiser(plan, float(plan.lr_of(m)[row]))
         extra = _Extra(torch, flat, plan, row)
         flat.module.train()
         steps, fine = 0, True
@@ -332,12 +340,6 @@ def _losses(o: Objective, log_p: Tensor, y: Tensor, frozen: Tensor | None) -> Te
     if o.rce:
         total = total - o.rce * o.floor * (1.0 - (-hard).exp())
     return total
-
-
-def _optimiser(torch: Any, params: list[Tensor], plan: Plan, lr: float) -> Any:
-    if plan.optimiser == "adam":
-        return torch.optim.Adam(params, lr=lr, betas=(BETA1, BETA2), eps=EPS, weight_decay=plan.weight_decay)
-    return torch.optim.SGD(params, lr=lr, momentum=plan.momentum, weight_decay=plan.weight_decay)
 
 
 def _note(torch: Any, log_p: Tensor, y: Tensor, first: _Epoch | None) -> bool:
