@@ -262,3 +262,7 @@ class Task(Protocol):
     def bench(self) -> ServerBench | None:
         """What methods may compute at the server, if anything."""
         ...
+
+    def local(self) -> LocalBench | None:
+        """What a method's client half may compute at home beyond training, if anything."""
+        ...

@@ -9,7 +9,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedcohort.experiment.demo import TAIL, DemoResult, Interval
+from fedcohort.experiment.demo import DemoResult, Interval
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,10 +37,10 @@ def live_table(result: DemoResult, selector: str, seed: int) -> Table:
 def final_table(result: DemoResult) -> Table:
     """Means over seeds with 95 % bootstrap intervals."""
     plan = result.plan
-    title = f"{len(plan.seeds)} paired seeds, mean (95 % interval); accuracy: mean of the last {TAIL} rounds; fairness: Jain"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    title = f"{len(plan.seeds)} paired seeds, mean (95 % interval)"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("selector", no_wrap=True)
-    for name in ("accuracy", f"time to {plan.target:.0%}, s", f"rounds to {plan.target:.0%}", "fairness"):
+    for name in ("accuracy", f"s to {plan.target:.0%}", f"rounds to {plan.target:.0%}", "fairness"):
         table.add_column(name, justify="right")
     for selector in plan.selectors:
         s = result.summary(selector)

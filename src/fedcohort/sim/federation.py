@@ -103,7 +103,7 @@ class Federation:
 
         on_time = np.flatnonzero(outcome == Outcome.OK)
         trained = self.task.train(model, clients[on_time], _plan_rows(plan, on_time, clients.size))
-        updates, columns = self._received(index, trained, cohort, on_time, needs, model)
+        updates, columns = self._received(index, trained, cohort, on_time, plan.measure, model)
         failed = trained.failed if trained.failed.size else np.zeros(on_time.size, np.bool_)
         outcome[on_time[failed]] = Outcome.FAILED
         reasons.update({int(k): v for k, v in trained.reasons.items()})
@@ -122,7 +122,7 @@ class Federation:
         return Replies(clients, outcome, waited, updates.rows(rows), spread, reasons, closing, traffic)
 
     def _received(
-        self, index: int, trained: Trained, cohort: Cohort, on_time: Index, needs: frozenset[str], model: Model
+        self, index: int, trained: Trained, cohort: Cohort, on_time: Index, wanted: frozenset[str], model: Model
     ) -> tuple[Updates, Arrays]:
         """What arrives at the server: after upload dropping, and after what broken clients do to it."""
         updates = trained.updates
@@ -130,8 +130,7 @@ class Federation:
             ratio = np.asarray(cohort.directives["drop"], np.float64)[on_time]
             layout = getattr(self.task, "layout", (slice(0, model.params.size),))
             updates = drop_tensors(updates, ratio, layout, generator(self.seed, "upload-drop", index))
-        client_side = catalogue.of_side(needs, "client")
-        columns = {n: np.asarray(c) for n, c in trained.signals.items() if n in client_side}
+        columns = {n: np.asarray(c) for n, c in trained.signals.items() if n in wanted}
         return self.world.tamper(index, updates, columns)
 
     def _validated(

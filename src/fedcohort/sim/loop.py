@@ -126,10 +126,11 @@ class Simulation:
             profiles=self.federation.profiles,
             probe=probing,
         )
-        plan = self._plan(index, cohort)
-        prepared = self.method.prepare(plan, self.model, cohort.clients)
-        replies = self.federation.train(index, self.model, cohort, prepared, self._needs, self.settings.size)
-        info = self._aggregate(index, cohort, plan, prepared, replies)
+        plan = self.method.prepare(self._plan(index, cohort), self.model, cohort.clients)
+        asked = plan.measure  # what the method wants to hear from its client half
+        plan = replace(plan, measure=plan.measure | catalogue.of_side(self._needs, "client"))
+        replies = self.federation.train(index, self.model, cohort, plan, self._needs, self.settings.size)
+        info = self._aggregate(index, cohort, plan, asked, replies)
         self.clock += probing.seconds + (replies.seconds if cohort.clients.size else IDLE)
         result = self._result(index, replies)
         row = self._row(index, result, replies, probing, info)
@@ -142,25 +143,25 @@ class Simulation:
     def _plan(self, index: int, cohort: Cohort) -> Plan:
         """The task's plan for this round, with what the selector directs."""
         base = self.task.plan()
-        measure = base.measure | catalogue.of_side(self._needs, "client")
         lr: Any = base.lr if self.settings.lr_decay == 1.0 else np.asarray(base.lr) * self.settings.lr_decay**index
-        plan = replace(base, seed=self.settings.seed, round=index, measure=measure, lr=lr)
+        plan = replace(base, seed=self.settings.seed, round=index, lr=lr)
         if "work" in cohort.directives:
             work = np.asarray(cohort.directives["work"], np.float64)
             epochs = np.maximum(np.rint(plan.epochs_of(work.size) * work), 1).astype(np.int64)
             plan = replace(plan, epochs=epochs)
         return plan
 
-    def _aggregate(self, index: int, cohort: Cohort, plan: Plan, prepared: Plan, replies: Replies) -> dict[str, float]:
+    def _aggregate(
+        self, index: int, cohort: Cohort, plan: Plan, asked: frozenset[str], replies: Replies
+    ) -> dict[str, float]:
         """Let the method make a new model; mark whom it left out as FILTERED."""
-        asked = prepared.measure - plan.measure  # what the method wants to hear from its client half
         at = np.searchsorted(np.sort(replies.clients), replies.updates.clients)
         rows = np.argsort(replies.clients, kind="stable")[at]
         extras = {n: replies.signals[n][rows] for n in asked if n in replies.signals}
         updates = replace(replies.updates, extras={**extras, **replies.updates.extras})
         context = Aggregation(
             index=index,
-            plan=prepared,
+            plan=plan,
             population=self.world.population,
             samples=self.world.train.sizes,
             dispatched=cohort.clients,
@@ -169,6 +170,7 @@ class Simulation:
                 k: int(v) for k, v in _by_client(cohort.clients, cohort.directives.get("multiplicity")).items()
             },
             bench=self.task.bench(),
+            local=self.task.local(),
             rng=generator(self.settings.seed, "method", index),
         )
         made = self.method.aggregate(self.model, updates, context)

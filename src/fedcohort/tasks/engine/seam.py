@@ -67,7 +67,7 @@ class Engine(Protocol):
         ...
 
     def soft_gradient(self, params: Real, x: NDArray[np.float32], target: Real) -> tuple[float, Real]:
-        """Mean cross-entropy against soft targets (n, classes), and its gradient (p,)."""
+        """Mean of -sum_c target_c log p_c over samples, and its gradient (p,). Targets need not sum to one."""
         ...
 
     def close(self) -> None:
