@@ -41,17 +41,19 @@ def show(
 
     spec = _spec(name)
     if clients is not None:
-        spec = spec.replace(clients=clients)
+        spec = spec.replace(clients=clients, name=f"{spec.name} with {clients} clients")
     world = _built(spec, task, seed)
-    told = describe(world)
-    if as_json:
-        typer.echo(json.dumps({"spec": spec.to_dict(), "summary": told.summary}, indent=2, default=_number))
-    else:
-        typer.echo(told.text(rows))
     if png is not None:
         from fedcohort.report.world_picture import draw_world
 
-        typer.echo(f"wrote {draw_world(world, png)}", err=as_json)
+        draw_world(world, png)
+    told = describe(world)
+    if as_json:
+        typer.echo(json.dumps({"spec": spec.to_dict(), "summary": told.summary}, indent=2, default=_number))
+        return
+    typer.echo(told.text(rows))
+    if png is not None:
+        typer.echo(f"wrote {png}")
 
 
 def _spec(text: str) -> WorldSpec:

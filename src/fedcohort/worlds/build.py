@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,9 +223,10 @@ def _told(
 def _digest(
     spec: WorldSpec, seed: int, classes: int, train: Part, validation: Part, rate: NDArray[np.float64], fixed: Arrays
 ) -> str:
-    """sha256 over the specification, the seed and every whole-number array (rates in units of 1e-9)."""
-    h = hashlib.sha256(f"{spec.to_json()}\n{seed}\n{classes}\n".encode())
-    columns: dict[str, NDArray[Any]] = {"noise": np.rint(rate * 1e9).astype(np.int64)}
+    """sha256 over the specification (but its name and prose), the seed and every array (reals in units of 1e-6)."""
+    plain = {key: value for key, value in spec.to_dict().items() if key not in ("name", "about")}
+    h = hashlib.sha256(json.dumps([plain, seed, classes], sort_keys=True, separators=(",", ":")).encode())
+    columns: dict[str, NDArray[Any]] = {"noise": np.rint(rate * 1e6).astype(np.int64)}
     for name, part in (("train", train), ("validation", validation)):
         columns |= {f"{name}.{c}": getattr(part, c) for c in ("start", "index", "label", "clean")}
     columns |= {

@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.core.rng import generator, uniform_at
+from fedcohort.core.rng import uniform_at
 from fedcohort.errors import check
 from fedcohort.types import Array, Arrays, Index, Mask, Updates
 from fedcohort.worlds import luck
@@ -96,7 +96,7 @@ class Faults(Section):
         delta[rows["scaled"]] *= self.scale
         delta[rows["sign_flipped"]] *= -1.0
         for row in rows["free_riders"]:
-            noise = generator(seed, "free-rider", index, int(updates.clients[row])).standard_normal(delta.shape[1])
+            noise = luck.normal(seed, f"free-rider/{index}", int(updates.clients[row]), np.arange(delta.shape[1]))
             delta[row] = noise * (1e-3 * size / np.sqrt(max(delta.shape[1], 1)))
         told = {name: _boasted(name, value, rows, self.scale) for name, value in signals.items()}
         return replace(updates, delta=delta), told

@@ -70,9 +70,9 @@ def log_gamma(seed: int, stream: str, key: int, ids: Index, shape: float | Doubl
 
 
 def beta(seed: int, stream: str, ids: Index, a: float, b: float) -> Double:
-    """Beta(a, b) for each id, rounded to 1e-9 so that the last bits of the maths library cannot matter."""
+    """Beta(a, b) for each id, rounded to 1e-6 so that the last bits of the maths library cannot matter."""
     difference = log_gamma(seed, stream, 1, ids, b) - log_gamma(seed, stream, 0, ids, a)
-    return np.round(1.0 / (1.0 + np.exp(np.minimum(difference, 700.0))), 9)
+    return np.round(1.0 / (1.0 + np.exp(np.minimum(difference, 700.0))), 6)
 
 
 def dirichlet_rows(seed: int, stream: str, ids: Index, alpha: Double) -> Double:

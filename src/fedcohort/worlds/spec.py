@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
@@ -110,10 +109,6 @@ class WorldSpec:
             check(key in data, f"a world without {key}", "this key has no default", f"add {key}")
         made = {k: from_dict(k, SECTIONS[k], v) if k in SECTIONS else v for k, v in data.items()}
         return cls(**made)
-
-    def to_json(self) -> str:
-        """Canonical text: sorted keys, no spaces."""
-        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
 
     def replace(self, **overrides: Any) -> WorldSpec:
         """A changed copy. Keys are top-level fields, section__field, or a field that one section alone has.
