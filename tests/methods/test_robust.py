@@ -67,8 +67,9 @@ def test_trimmed_mean_column_by_column(delta: np.ndarray, trim: float):
 
 
 def test_trim_counts_whole_rows():
-    """0.2 of five rows is one row, in spite of binary fractions; 0.3 of ten is three."""
-    assert run(TrimmedMean(trim=0.2), np.arange(5.0)[:, None]).info["trimmed"] == 1
+    """0.29 of 100 rows is 29 rows, though the product falls below 29 in binary; 0.3 of ten is three."""
+    assert 0.29 * 100 < 29
+    assert run(TrimmedMean(trim=0.29), np.arange(100.0)[:, None]).info["trimmed"] == 29
     assert run(TrimmedMean(trim=0.3), np.arange(10.0)[:, None]).info["trimmed"] == 3
 
 

@@ -70,7 +70,7 @@ class MethodContract:
         return Plan(epochs=2, batch_size=8, lr=0.1)
 
     def bench(self) -> ServerBench | None:
-        """What the method may compute at the server."""
+        """What the method may compute at the server; fedcohort.testing.linear_bench.LinearBench fits the sizes here."""
         return None
 
     def extras(self, plan: Plan, clients: Index, delta: Real) -> Mapping[str, NDArray[Any]]:
