@@ -30,6 +30,7 @@ ENTRIES: tuple[Entry, ...] = (
     _selector("proportional", "proportional:Proportional", "baseline", "Li et al. 2020 (FedProx)"),
     _selector("round-robin", "round_robin:RoundRobin", "baseline", "-"),
     _selector("oort", "oort:Oort", "utility", "Lai et al. 2021", "8 bytes a reply"),
+    _selector("pyramidfl", "pyramidfl:PyramidFL", "utility", "Li et al. 2022", "12 bytes a reply; uploads less"),
     _selector("flash", "flash:Flash", "linear bandit", "FLASH (Chang et al.)", "probes last cohort and the stale"),
     _selector("linucb", "linucb:LinUCB", "linear bandit", "Li et al. 2010", "12 bytes a reply"),
     _selector(
