@@ -7,19 +7,15 @@ here carries a digest of all sources of this package, so a change anywhere makes
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from numba import cfunc, config, njit
 
+from fedcohort.tasks.engine.cache import cache_folder
+
 _RELAXED = {"contract", "reassoc", "nsz", "arcp"}
-
-
-def cache_folder() -> Path:
-    """Where fedcohort keeps what can be made again: $FEDCOHORT_CACHE, or ~/.cache/fedcohort."""
-    return Path(os.environ.get("FEDCOHORT_CACHE") or Path.home() / ".cache" / "fedcohort")
 
 
 def _kernel_folder() -> str | None:
