@@ -162,11 +162,11 @@ def deal(counts: NDArray[np.int32], pool: Pool, seed: int) -> tuple[Index, Index
 def _dealt(members: Index, total: int, seed: int, label: int) -> Index:
     """The first `total` samples of shuffled deals of these members, one deal after the other."""
     deals = -(-total // members.size) if total else 0
-    per_step = max(1, (CHUNK * 16) // members.size)
+    per_step = max(1, (CHUNK * 4) // members.size)
     out = np.empty(deals * members.size, np.int64)
     for first in range(0, deals, per_step):
         n = min(per_step, deals - first)
         ids = np.arange(first * members.size, (first + n) * members.size)
         keys = bits_at(seed, "deal", label, ids).reshape(n, members.size)
-        out[ids[0] : ids[-1] + 1] = members[np.argsort(keys, axis=1, kind="stable")].reshape(-1)
+        out[ids[0] : ids[-1] + 1] = members[np.argsort(keys, axis=1)].reshape(-1)
     return out[:total]

@@ -101,7 +101,7 @@ class ClassDirichlet(ByCounts):
         among("alpha_convention", self.alpha_convention, CONVENTIONS)
         among("rounding", self.rounding, ("multinomial", "largest-remainder"))
 
-    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int) -> tuple[Counts, Float]:
+    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int, shared: Index) -> tuple[Counts, Float]:
         """Dirichlet rows, then labels."""
         base = np.ones(pool.present.size)
         if self.alpha_convention == "prior":
@@ -129,7 +129,7 @@ class LayeredDirichlet(ByCounts):
         positive("middle", self.middle)
         at_least("high", self.high, self.middle)
 
-    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int) -> tuple[Counts, Float]:
+    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int, shared: Index) -> tuple[Counts, Float]:
         """Dir(beta_i 1) by largest remainder."""
         u = uniform_at(seed, "layered", 0, ids)
         odd = ids % 2 == 1

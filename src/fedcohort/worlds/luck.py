@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.rng import bits_at, uniform_at
-from fedcohort.types import Index
+from fedcohort.types import Index, Mask
 
 Double = NDArray[np.float64]
 CHUNK = 1 << 14  # rows handled at a time, so that temporaries stay in cache. Part of what defines a world
@@ -23,7 +23,7 @@ _ATTEMPTS = 32  # Marsaglia-Tsang refuses about one draw in twenty
 
 def order(seed: int, stream: str, n: int, key: int = 0) -> Index:
     """A permutation of 0 .. n - 1."""
-    return np.argsort(bits_at(seed, stream, key, np.arange(n)), kind="stable")
+    return np.argsort(bits_at(seed, stream, key, np.arange(n)))
 
 
 def order_within(seed: int, stream: str, owner: Index, ids: Index) -> Index:
@@ -32,7 +32,7 @@ def order_within(seed: int, stream: str, owner: Index, ids: Index) -> Index:
         return np.empty(0, np.int64)
     width = max(int(owner.max()).bit_length(), 1)
     luck = bits_at(seed, stream, 0, ids) >> np.uint64(width)
-    return np.argsort((owner.astype(np.uint64) << np.uint64(64 - width)) | luck, kind="stable")
+    return np.argsort((owner.astype(np.uint64) << np.uint64(64 - width)) | luck)
 
 
 def blocks(start: Index, samples: int = 1 << 19) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
@@ -47,26 +47,31 @@ def blocks(start: Index, samples: int = 1 << 19) -> Iterator[tuple[int, int, NDA
 
 def log_gamma(seed: int, stream: str, key: int, ids: Index, shape: float | Double) -> Double:
     """Logarithm of Gamma(shape, 1) for each id (Marsaglia and Tsang; shapes below 1 by the power of a uniform)."""
-    a = np.maximum(np.broadcast_to(np.asarray(shape, np.float64), ids.shape), 1e-100)
-    low = a < 1.0
-    d = np.where(low, a + 1.0, a) - 1.0 / 3.0
-    out = np.log(d)  # the mode: what is left if every attempt were refused
-    todo = np.arange(ids.size)
-    for attempt in range(_ATTEMPTS):
+    a = np.maximum(np.asarray(shape, np.float64), 1e-100)
+    d = np.where(a < 1.0, a + 1.0, a) - 1.0 / 3.0
+    log_v, taken = _attempt(seed, stream, key, ids, d, 0)
+    out: Double = np.where(taken, log_v, 0.0)  # where every attempt is refused the mode is left
+    todo = np.flatnonzero(~taken)
+    for attempt in range(1, _ATTEMPTS):
         if todo.size == 0:
             break
-        x = _normal(seed, stream, key, ids[todo], 3 * attempt)
-        log_u = np.log(uniform_at(seed, stream, key, ids[todo], 3 * attempt + 2))
-        dt = d[todo]
-        t = np.maximum(1.0 + x / np.sqrt(9.0 * dt), 1e-100)
-        log_v = 3.0 * np.log(t)
-        taken = (t > 1e-100) & (log_u < 0.5 * x * x + dt * (1.0 - t * t * t + log_v))
-        out[todo[taken]] += log_v[taken]
+        log_v, taken = _attempt(seed, stream, key, ids[todo], d if d.ndim == 0 else d[todo], attempt)
+        out[todo[taken]] = log_v[taken]
         todo = todo[~taken]
-    if low.any():
-        at = np.flatnonzero(low)
-        out[at] += np.log(uniform_at(seed, stream, key, ids[at], 3 * _ATTEMPTS)) / a[at]
+    out += np.log(d)
+    if np.any(a < 1.0):
+        power = np.log(uniform_at(seed, stream, key, ids, 3 * _ATTEMPTS)) / a
+        out += np.where(a < 1.0, power, 0.0)
     return out
+
+
+def _attempt(seed: int, stream: str, key: int, ids: Index, d: Double, attempt: int) -> tuple[Double, Mask]:
+    """log v = 3 log(1 + x / sqrt(9 d)) of a normal x, and whether it may be used."""
+    x = _normal(seed, stream, key, ids, 3 * attempt)
+    u = uniform_at(seed, stream, key, ids, 3 * attempt + 2)
+    t = np.maximum(1.0 + x / np.sqrt(9.0 * d), 1e-100)
+    log_v = 3.0 * np.log(t)
+    return log_v, (t > 1e-100) & (np.log(u) < 0.5 * x * x + d * (1.0 - t * t * t + log_v))
 
 
 def beta(seed: int, stream: str, ids: Index, a: float, b: float) -> Double:
@@ -77,8 +82,7 @@ def beta(seed: int, stream: str, ids: Index, a: float, b: float) -> Double:
 
 def dirichlet_rows(seed: int, stream: str, ids: Index, alpha: Double) -> Double:
     """One Dirichlet distribution over classes per id. `alpha` is (classes,) or (ids, classes)."""
-    wide = np.broadcast_to(alpha, (ids.size, alpha.shape[-1]))
-    z = np.stack([log_gamma(seed, stream, c, ids, wide[:, c]) for c in range(wide.shape[1])], axis=1)
+    z = np.stack([log_gamma(seed, stream, c, ids, alpha[..., c]) for c in range(alpha.shape[-1])], axis=1)
     return _normalised(z)
 
 

@@ -68,9 +68,10 @@ class ByCounts(Partition):
         sizes = self.sizes(pool, clients, seed)
         counts = np.empty((clients, pool.present.size), np.int32)
         skew = np.full(clients, np.nan, np.float32)
+        shared = self.shared(pool, clients, seed)
         for at in range(0, clients, luck.CHUNK):
             ids = np.arange(at, min(at + luck.CHUNK, clients))
-            counts[ids], skew[ids] = self.counts(pool, sizes, ids, seed)
+            counts[ids], skew[ids] = self.counts(pool, sizes, ids, seed, shared)
         counts = fit(counts, pool, policy, seed)
         start, index = deal(counts, pool, seed)
         return Owned(start, index, skew)
@@ -90,8 +91,12 @@ class ByCounts(Partition):
         rest: Index = largest_remainder(weight[None, :], np.array([total - clients]))[0]
         return 1 + rest
 
+    def shared(self, pool: Pool, clients: int, seed: int) -> Index:
+        """What is drawn once for all clients together; nothing, unless a partition says otherwise."""
+        return np.empty(0, np.int64)
+
     @abstractmethod
-    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int) -> tuple[Counts, Float]:
+    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int, shared: Index) -> tuple[Counts, Float]:
         """(len(ids), classes present) counts and the skewness of these clients."""
 
 
@@ -148,7 +153,7 @@ class Dominance(ByCounts):
             u = 2.0 - (1.0 - u * (1.0 - 2.0**-self.shape)) ** (-1.0 / self.shape)
         return luck.rounded(np.clip(u, 0.0, 1.0))
 
-    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int) -> tuple[Counts, Float]:
+    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int, shared: Index) -> tuple[Counts, Float]:
         """Definition 1, with the dominant class dealt in turns over the clients ordered by what they add to it."""
         alpha = self.alphas(ids, seed)
         k = pool.present.size
@@ -173,7 +178,7 @@ class FewClass(ByCounts):
         if self.most is not None:
             at_least("most", self.most, 1)
 
-    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int) -> tuple[Counts, Float]:
+    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int, shared: Index) -> tuple[Counts, Float]:
         """The classes come in random order; the first x are held and the first of all dominates."""
         k = pool.present.size
         most = min(self.most or k, k)
@@ -212,13 +217,17 @@ class Flash(ByCounts):
         )
         return super().own(pool, clients, seed, policy)
 
-    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int) -> tuple[Counts, Float]:
-        """Skewed clients by a keyed order of all clients; dominant classes in turns (the least used so far)."""
-        k, n = pool.present.size, sizes.size
-        chosen = luck.order(seed, "flash-skewed", n)[: math.floor(self.share * n + 0.5)]
-        dominant = np.full(n, -1, np.int64)
+    def shared(self, pool: Pool, clients: int, seed: int) -> Index:
+        """The dominant class of each skewed client (the least used so far, so in turns), -1 for the others."""
+        k = pool.present.size
+        chosen = luck.order(seed, "flash-skewed", clients)[: math.floor(self.share * clients + 0.5)]
+        dominant = np.full(clients, -1, np.int64)
         dominant[chosen] = luck.order(seed, "flash-classes", k)[np.arange(chosen.size) % k]
-        d = dominant[ids]
+        return dominant
+
+    def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int, shared: Index) -> tuple[Counts, Float]:
+        """80 / 20 where `shared` names a dominant class, even elsewhere."""
+        k, d = pool.present.size, shared[ids]
         skewed = np.flatnonzero(d >= 0)
         out = largest_remainder(np.ones((ids.size, k)), sizes[ids]).astype(np.int32)
         major = _floor(sizes[ids][skewed] * self.major + 0.5)
