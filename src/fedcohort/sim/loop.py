@@ -85,7 +85,6 @@ class Simulation:
         self.model = task.initial(generator(settings.seed, "model"))
         self.clock = 0.0
         self.history = History(world.population)
-        self._needs = selector.needs
 
     def run(self, on_round: Callable[[dict[str, float]], None] | None = None) -> History:
         """All remaining rounds."""
@@ -139,6 +138,11 @@ class Simulation:
         self.history.cohorts.append(result.clients)
         self.history.reasons.append(dict(replies.reasons))
         return row
+
+    @property
+    def _needs(self) -> frozenset[str]:
+        """What the selector reads in this round: one that stops measuring (FedACS) needs less later."""
+        return self.session.selector.needs
 
     def _plan(self, index: int, cohort: Cohort) -> Plan:
         """The task's plan for this round, with what the selector directs."""
