@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fedcohort.errors import TrainingError
+from fedcohort.errors import BadParameter, TrainingError
 from fedcohort.tasks.models import lenet, mlp
 from fedcohort.types import Model, Objective, Plan
 
@@ -143,3 +143,14 @@ def test_last_layer_of_a_module(make_data):
     model = initial(partial(torch_models.gru, hidden=8, classes=4), np.random.default_rng(0))
     trained = engine.train(model, np.arange(2), Plan(batch_size=100, measure=frozenset({"insight"})))
     assert np.allclose(trained.signals["insight"], trained.updates.delta[:, engine.last_layer], atol=1e-6)
+
+
+def test_a_stride_reads_every_other_step():
+    torch.manual_seed(0)
+    module = torch_models.gru(hidden=8, stride=2)
+    x = torch.randn(3, 10, 6)
+    moved = x.clone()
+    moved[:, 1::2] += 5.0
+    assert torch.equal(module(x), module(moved))
+    with pytest.raises(BadParameter, match="stride"):
+        torch_models.gru(stride=0)

@@ -21,6 +21,9 @@ COUNTS = {
 }
 
 
+WRONG_KIND = ({"lr": "fast"}, {"epochs": 1.5}, {"hidden": "wide"}, {"batch_size": True})
+
+
 def test_every_name_of_the_design_and_a_line_on_each():
     assert set(DESIGN.split()) <= set(catalogue.names())
     for name in catalogue.names():
@@ -60,7 +63,7 @@ def test_refusals_name_the_nearest():
         catalogue.get("har-gru", hiden=9)
     with pytest.raises(UnknownName, match="dimension"):
         catalogue.get("quadratic", dimensions=9)
-    for bad in ({"lr": 0.0}, {"batch_size": 0}, {"momentum": -1.0}, {"validation": 2.0}, {"hidden": (0,)}):
+    for bad in ({"lr": 0.0}, {"batch_size": 0}, {"momentum": -1.0}, {"validation": 2.0}, {"hidden": (0,)}, *WRONG_KIND):
         with pytest.raises(BadParameter):
             catalogue.get("digits-mlp", **bad)
     with pytest.raises(UnknownName, match="adam"):

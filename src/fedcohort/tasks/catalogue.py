@@ -13,13 +13,16 @@ from functools import partial
 from typing import Any
 
 from fedcohort.errors import UnknownName, check
+from fedcohort.tasks import objectives
 from fedcohort.tasks.base import TaskSpec
 from fedcohort.tasks.classify import ClassificationSpec, Factory
+from fedcohort.tasks.engine.steps import OPTIMISERS
 from fedcohort.tasks.models import Network, lenet, mlp
 from fedcohort.tasks.quadratic import QuadraticSpec
 from fedcohort.types import Plan
 
 PLAN_OPTIONS = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "optimiser", "objective", "prox")
+_WHOLE = ("epochs", "batch_size")
 DATA_OPTIONS = ("validation", "unlabelled", "test", "recut", "split", "normal", "seed", "root")
 
 
@@ -35,9 +38,10 @@ class Entry:
     cuts: Mapping[str, Any] = field(default_factory=dict)  # of the data, where they differ from the spec's
 
 
-def _widths(hidden: int | tuple[int, ...] | list[int]) -> tuple[int, ...]:
+def _widths(hidden: int | tuple[int, ...] | list[int], what: str = "hidden") -> tuple[int, ...]:
     widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
-    check(all(w >= 1 for w in widths), f"hidden = {hidden}", "layers have at least one unit", "raise it")
+    fine = all(isinstance(w, int) and w >= 1 for w in widths)
+    check(fine, f"{what} = {hidden!r}", "widths are whole numbers from 1", "give e.g. 64 or (120, 84)")
     return widths
 
 
@@ -54,7 +58,7 @@ def _cnn(
     padding: int = 0,
     hidden: int | tuple[int, ...] = (),
 ) -> Network:
-    return lenet(shape, tuple(channels), kernel, _widths(hidden), classes, padding)
+    return lenet(shape, _widths(channels, "channels"), kernel, _widths(hidden), classes, padding)
 
 
 def _torch_model(name: str, **options: Any) -> Factory:
@@ -177,7 +181,7 @@ ENTRIES: dict[str, Entry] = {
         "har",
         partial(_torch_model, "gru", channels=6, classes=6, layers=2),
         Plan(epochs=5, batch_size=50, lr=2e-3, optimiser="adam"),
-        {"hidden": 32},
+        {"hidden": 32, "stride": 1},
         _VOLUNTEERS,
     ),
     "mobifall-gru": Entry(
@@ -185,7 +189,7 @@ ENTRIES: dict[str, Entry] = {
         "mobifall",
         partial(_torch_model, "gru", channels=6, classes=2, layers=2),
         Plan(epochs=5, batch_size=50, lr=2e-3, optimiser="adam"),
-        {"hidden": 32},
+        {"hidden": 32, "stride": 1},
         _VOLUNTEERS,
     ),
 }
@@ -238,16 +242,17 @@ def _entry(name: str) -> Entry:
 
 def _checked(plan: dict[str, Any]) -> dict[str, Any]:
     """Plan overrides, refused where they break a rule."""
-    for key in ("lr", "batch_size"):
-        if key in plan:
-            check(plan[key] > 0, f"{key} = {plan[key]}", f"{key} is positive", "raise it")
-    for key in ("epochs", "momentum", "weight_decay", "prox"):
-        if key in plan:
-            check(plan[key] >= 0, f"{key} = {plan[key]}", f"{key} is not negative", "raise it")
-    if plan.get("optimiser", "sgd") not in ("sgd", "adam"):
-        raise UnknownName.among("optimiser", plan["optimiser"], ("sgd", "adam"))
+    for key, value in plan.items():
+        if key in ("optimiser", "objective"):
+            continue
+        kind: type | tuple[type, ...] = int if key in _WHOLE else (int, float)
+        number = isinstance(value, kind) and not isinstance(value, bool)
+        check(number, f"{key} = {value!r}", f"{key} is a{' whole' if key in _WHOLE else ''} number", "give one")
+        if key in ("lr", "batch_size"):
+            check(value > 0, f"{key} = {value}", f"{key} is positive", "raise it")
+        check(value >= 0, f"{key} = {value}", f"{key} is not negative", "raise it")
+    if plan.get("optimiser", "sgd") not in OPTIMISERS:
+        raise UnknownName.among("optimiser", str(plan["optimiser"]), OPTIMISERS)
     if isinstance(plan.get("objective"), str):
-        from fedcohort.tasks import objectives
-
         plan["objective"] = objectives.get(plan["objective"])
     return plan
