@@ -289,3 +289,14 @@ def test_nobody(engine, model):
     trained = engine.train(model, np.empty(0, np.int64), Plan(measure=CLIENT_SIGNALS))
     assert trained.updates.delta.shape == (0, P)
     assert trained.failed.size == 0
+
+
+def test_a_model_that_exploded_is_looked_at_without_a_sound(engine, data, recwarn):
+    """Infinite parameters give NaN, not warnings and not exceptions."""
+    wild = Model(np.full(P, np.float32(3e38)))
+    assert np.isnan(engine.losses(wild, np.array([0]), "train", Objective()).loss).all()
+    engine.gradients(wild, EVERYBODY)
+    engine.logits(wild.params[None], data.x)
+    engine.soft_gradient(wild.params, data.x, np.full((len(data.x), 4), 0.25))
+    assert engine.train(wild, EVERYBODY, Plan(measure=CLIENT_SIGNALS)).failed.all()
+    assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]

@@ -93,6 +93,7 @@ class NumpyEngine:
         return self._evaluate(params, clients, part_of(self._data, part), objectives.CROSS_ENTROPY)
 
     @in_one_thread
+    @np.errstate(over="ignore", invalid="ignore")
     def gradients(self, model: Model, clients: Index, *, last_layer: bool = False) -> Real:
         """Full-batch cross-entropy gradient of each client at this model; zero for clients without samples."""
         out = np.zeros((clients.size, self.n_params), np.float32)
@@ -112,6 +113,7 @@ class NumpyEngine:
         return out[:, self.last_layer] if last_layer else out
 
     @in_one_thread
+    @np.errstate(over="ignore", invalid="ignore")
     def logits(self, params: Real, x: NDArray[np.float32], buffers: Real | None = None) -> Real:
         """Logits of k models, given as (k, p), on inputs x: (k, n, classes)."""
         flat = x.reshape(len(x), -1)
@@ -122,6 +124,7 @@ class NumpyEngine:
         return out
 
     @in_one_thread
+    @np.errstate(over="ignore", invalid="ignore")
     def soft_gradient(self, params: Real, x: NDArray[np.float32], target: Real) -> tuple[float, Real]:
         """Mean cross-entropy against soft targets (n, classes), and its gradient (p,)."""
         weights, goal = np.asarray(params, np.float32)[None], np.asarray(target, np.float32)[None]
