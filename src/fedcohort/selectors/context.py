@@ -18,9 +18,10 @@ Departures from the paper
       Above 65,536 known clients they come from a fixed random sample of that size.
     * What is not known of a client is the mean of those who are known; the paper measures everybody.
     * T_i is the client's own last duration: the round's maximum would be the same for all.
-    * Unless told otherwise, the change of a loss is measured in units of the client's first loss: then neither the
-      context nor the reward knows the scale on which a client reports, and one that reports all its losses a thousand
-      times too high gains nothing. An answer to a probe is preferred to a report of the same round.
+    * A client whose first loss lies above the trimmed range has the changes of its loss counted as if its losses began
+      at the border. Ratios do not know the scale on which a client reports; so a client that reports all its losses
+      a thousand times too high gains next to nothing. With trim=0 the reward is as printed.
+    * An answer to a probe is preferred to a report of the same round.
     * A reward needs the loss before and after. Who cannot be probed in the next round earns none.
 """
 
@@ -130,7 +131,6 @@ class Context:
     standardise: bool = True  # rewards within the round
     trim: float = 0.05  # share trimmed at each end before scaling
     reward: str = "improvement"  # or "abs"
-    relative: bool = True  # the change as a share of the client's first loss
     scope: str = "client"  # or "global"
     refresh: str = "selected"  # "all", "selected" or "sample:k"
     staleness: int = 20  # rounds after which "selected" probes anybody again; 0: never
@@ -190,8 +190,7 @@ class Context:
             return nothing
         both = (since == s.asked_round) & (s.measured[who] == index)  # known before and after
         who, drop = who[both], before[both] - s.robust[who[both]]
-        if self.relative:
-            drop = drop / np.maximum(s.robust_first[who], 1e-6)
+        drop = drop * self._credit(s, who)
         mine = np.isin(who, s.asked)
         order = np.argsort(s.asked)
         at = order[np.searchsorted(s.asked[order], who[mine])]
@@ -203,6 +202,15 @@ class Context:
             r = self._size(drop[mine].astype(np.float64)) / np.maximum(s.seconds[clients], 1e-9)  # C2
         s.reward[clients], s.paid[clients] = r, True
         return s.asked_x[at], self._scaled(s, np.asarray(r, np.float64))
+
+    def _credit(self, s: ContextState, who: Index) -> Real:
+        """1, or less for a client whose first loss is above the trimmed range: it claims a scale of its own."""
+        if self.trim == 0 or who.size == 0:
+            return np.ones(who.size, np.float32)
+        first = s.robust_first[sample(np.flatnonzero(s.robust_first > 0))]
+        high = stats.winsorise(first, 1 - self.trim).max()
+        out: Real = np.minimum(1, high / np.maximum(s.robust_first[who], 1e-6))
+        return out
 
     def _scaled(self, s: ContextState, r: Double) -> Double:
         """Rewards as the model learns them: raw, over the largest so far (global), or standardised."""

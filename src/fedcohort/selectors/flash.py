@@ -26,8 +26,7 @@ Departures from the paper
     * Time: the reward of S_t is the change from w^t to w^{t+1} and meets the contexts with which S_t was chosen;
       the paper pairs it with those of the next round, and passes contexts where Alg. 2 expects rewards.
     * V is X'X (d x d), not XX'. Rewards are per client; scope="global" is Alg. 1, line 20.
-    * |.| also pays for a loss that rises, as noisy labels make it do: "robust" counts gains only, and counts
-      them as a share of the client's first loss, so that nobody gains by reporting on another scale.
+    * |.| also pays for a loss that rises, as noisy labels make it do: "robust" counts gains only.
     * Only the last cohort and those not measured for 20 rounds are probed; refresh="all" is the paper.
     * S_0 = everybody only as far as the loop's cohort size allows; give round 0 the size N to have all.
 """
@@ -67,14 +66,13 @@ class Preset:
     standardise: bool
     trim: float
     reward: str
-    relative: bool
     explore: float
 
 
 PRESETS: Mapping[str, Preset] = {
-    "literal": Preset(scaling="raw", standardise=False, trim=0.0, reward="abs", relative=False, explore=1.0),
-    "paper_scaled": Preset(scaling="l2", standardise=True, trim=0.05, reward="abs", relative=False, explore=1.0),
-    "robust": Preset(scaling="zscore", standardise=True, trim=0.05, reward="improvement", relative=True, explore=0.3),
+    "literal": Preset(scaling="raw", standardise=False, trim=0.0, reward="abs", explore=1.0),
+    "paper_scaled": Preset(scaling="l2", standardise=True, trim=0.05, reward="abs", explore=1.0),
+    "robust": Preset(scaling="zscore", standardise=True, trim=0.05, reward="improvement", explore=0.3),
 }
 
 
@@ -97,7 +95,6 @@ class Flash:
         standardise: bool | None = None,
         trim: float | None = None,
         reward: str | None = None,  # "abs" or "improvement"
-        relative: bool | None = None,
         scope: str = "client",  # or "global"
         refresh: str = "selected",  # "all", "selected" or "sample:k"
         staleness: int = 20,
@@ -121,7 +118,6 @@ class Flash:
             standardise=p.standardise if standardise is None else standardise,
             trim=p.trim if trim is None else trim,
             reward=p.reward if reward is None else reward,
-            relative=p.relative if relative is None else relative,
             scope=scope,
             refresh=refresh,
             staleness=staleness,

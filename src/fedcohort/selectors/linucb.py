@@ -11,9 +11,8 @@ With a context x(i) and the reward y(i) of those that replied (Li et al., Alg. 1
     p(i) = x(i)' V^-1 b + alpha sqrt( x(i)' V^-1 x(i) )                                                    (2)
     S    = the K clients of largest p(i)                                                                   (3)
 
-Context here: the last loss of the broadcast model at the client, log of its last duration, log of its samples, log of
-the rounds since it was last asked, and whether it was never asked. Reward: the share
-of the loss that local training took away, per second,
+Context here: the share of its loss that a client took away when last asked, log of its last duration, log of its
+samples, log of the rounds since it was last asked, and whether it was never asked. Reward: that share, per second,
 
     r(i) = max(1 - loss_after / loss_before, 0) / T_i,      y = r standardised within the round.           (4)
 
@@ -23,7 +22,7 @@ Departures from the paper
       the scale on which a client reports, so that a liar does not earn by it.
     * Features are trimmed z-scores over the clients known so far; unknown entries are 0 and the last feature, which
       is not scaled, speaks for them. Forgetting rho is ours (1: none).
-    * alpha is a constant, as in the paper's experiments; 1 + sqrt(ln(2 / delta) / 2) is its theory.
+    * alpha is the value of the paper's theory at delta = 0.05; its experiments tune it.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from numpy.typing import NDArray
 from fedcohort.core import linalg
 from fedcohort.core.table import block, column
 from fedcohort.errors import check
-from fedcohort.selectors.context import LOSS_MAX, Moving, Scale, best, sample, standardise
+from fedcohort.selectors.context import Moving, Scale, best, sample, standardise
 from fedcohort.types import Arrays, Cohort, Index, Mask, Real, Round, RoundResult
 
 Double = NDArray[np.float64]
-FEATURES = ("loss", "duration", "samples", "rest", "fresh")
+FEATURES = ("progress", "duration", "samples", "rest", "fresh")
 D = len(FEATURES)
 
 
@@ -50,7 +49,7 @@ D = len(FEATURES)
 class LinUCBState(Moving):
     """What is known of each client, and the ridge sums."""
 
-    loss: Real = column(-1.0)  # loss_before, newest; negative: not known
+    progress: Real = column(-1.0)  # share of the loss taken away, newest; negative: not known
     seconds: Real = column(0.0)  # T_i, newest; 0: never asked
     count: Real = column(0.0)  # samples behind the loss; 0: not known
     asked: NDArray[np.int32] = column(-1, np.int32)  # round last asked
@@ -69,12 +68,12 @@ class LinUCB:
     def __init__(
         self,
         *,
-        explore: float = 1.0,  # [alpha]
+        explore: float = 2.36,  # [alpha] 1 + sqrt(ln(2 / delta) / 2) at delta = 0.05
         ridge: float = 1.0,  # [lambda]
         forget: float = 1.0,  # [rho]
         trim: float = 0.05,
     ) -> None:
-        check(explore >= 0, f"explore {explore}", "not negative", "1 is the default")
+        check(explore >= 0, f"explore {explore}", "not negative", "2.36 is the default")
         check(ridge > 0, f"ridge {ridge}", "positive", "1 is the default")
         check(0 < forget <= 1, f"forget {forget}", "a factor in (0, 1]", "1 forgets nothing")
         check(0 <= trim < 0.5, f"trim {trim}", "a share in [0, 0.5)", "0.05 is the default")
@@ -110,10 +109,10 @@ class LinUCB:
         clients = result.clients[good]
         x = self._context(clients, result.index, self._scale(result.index))
         if clients.size:
-            start = np.minimum(before[good], LOSS_MAX).astype(np.float64)
-            r = np.maximum(1.0 - after[good] / np.maximum(start, 1e-9), 0.0) / seconds[good]  # eq. 4
+            share = np.maximum(1.0 - after[good] / np.maximum(before[good], 1e-9), 0.0)
+            r = np.asarray(share / seconds[good], np.float64)  # eq. 4
             s.V, s.b = linalg.accumulate(s.V, s.b, x, standardise(s, r, self.trim), ridge=self.ridge, keep=self.forget)
-            s.loss[clients], s.count[clients] = start, count[good]
+            s.progress[clients], s.count[clients] = share, count[good]
         s.seconds[result.clients[timed]] = seconds[timed]
         s.asked[result.clients] = result.index
 
@@ -132,7 +131,7 @@ class LinUCB:
 
     def _context(self, rows: Index | slice, index: int, scale: Scale) -> Real:
         """x of these clients, one row each."""
-        x = np.empty((D, self.state.loss[rows].size), np.float32).T  # column after column in memory
+        x = np.empty((D, self.state.progress[rows].size), np.float32).T  # column after column in memory
         x[:, :-1] = scale.apply(*self._raw(rows, index))
         x[:, -1] = self.state.asked[rows] < 0
         return x
@@ -140,8 +139,8 @@ class LinUCB:
     def _raw(self, rows: Index | slice, index: int) -> tuple[Real, Mask]:
         """The features that are scaled, and which entries are known."""
         s = self.state
-        loss, seconds, count, asked = s.loss[rows], s.seconds[rows], s.count[rows], s.asked[rows]
-        raw = np.empty((D - 1, loss.size), np.float32).T
-        raw[:, 0], raw[:, 1] = loss, np.log(np.maximum(seconds, 1e-9))
+        progress, seconds, count, asked = s.progress[rows], s.seconds[rows], s.count[rows], s.asked[rows]
+        raw = np.empty((D - 1, progress.size), np.float32).T
+        raw[:, 0], raw[:, 1] = progress, np.log(np.maximum(seconds, 1e-9))
         raw[:, 2], raw[:, 3] = np.log(np.maximum(count, 1.0)), np.log(np.maximum(index - asked, 1))
-        return raw, np.stack([loss >= 0, seconds > 0, count > 0, asked >= 0]).T
+        return raw, np.stack([progress >= 0, seconds > 0, count > 0, asked >= 0]).T
