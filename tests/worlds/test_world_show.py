@@ -30,7 +30,7 @@ def test_describe_tells_the_numbers_of_a_world_made_by_hand():
             "name": "four",
             "clients": 0,
             "partition": {"kind": "natural"},
-            "validation": {"kind": "held-out", "held_out": 0.0},
+            "validation": {"held_out": 0.0},
         }
     )
     told = describe(build_world(spec, labels, seed=0, owners=owners))

@@ -45,9 +45,11 @@ def table(*kinds: type[S]) -> dict[str, type[S]]:
 
 def from_dict(what: str, known: Mapping[str, type[S]], data: Mapping[str, Any]) -> S:
     """The section described by plain data. Unknown kinds and keys are refused with the nearest name."""
-    if not isinstance(data, Mapping) or "kind" not in data:
+    kind = next(iter(known)) if len(known) == 1 else None  # a section of one kind need not name it
+    if isinstance(data, Mapping):
+        kind = data.get("kind", kind)
+    if not isinstance(data, Mapping) or kind is None:
         raise BadParameter(f"{what}={data!r}", "must be a table with a `kind`", f"choose from {', '.join(known)}")
-    kind = data["kind"]
     if kind not in known:
         raise UnknownName.among(f"{what} kind", str(kind), known)
     names = {f.name for f in fields(known[kind])}
