@@ -1,0 +1,317 @@
+"""HeteRo-Select: six views of a client in one score, and a softmax over the scores.
+
+    Stabilizing Federated Learning under Extreme Heterogeneity with HeteRo-Select. https://arxiv.org/abs/2508.06692
+
+Client k was chosen h_k times, last in round l_k (-1: never), and reported the loss L_k and an update of norm n_k.
+mm scales to [0, 1] over the candidates (a constant becomes 1/2); t counts rounds from 0.
+
+    V  = mm(L_k), never reported: 1                                         loss                                  (1)
+    D  = JS(P_k, mean P) of label shares, in bits  |  clip(1 - cos(update_k, moving mean of updates), 0, 1)       (2)
+    M  = mm(m_k),  m_k <- (m_k + g_k) / 2,  g_k = (L_prev - L_k) / L_prev   momentum                              (3)
+    F  = (1 + clip(1 - h_k / mean h, -1, 1)) / 2                            fairness                              (4)
+    St = gamma ln(1 + t - l_k) / max_j ln(1 + t - l_j)                      staleness, in [0, gamma]              (5)
+    N  = 1 - mm(n_k)                                                        norm                                  (6)
+    additive         S = w_v V + w_d D + w_m M + w_f F + w_st St + w_n N                                          (7)
+    multiplicative   S = (w_v V + w_d D + w_m M) F* St* N*, over its largest value                                (8)
+                     F* = 1 / (1 + eta h_k / max(mean h, 1)),  St* = 1 + gamma ln(1 + t - l_k),
+                     N* = 1 / (1 + n_k / median n)
+    p  = softmax(S / tau),  tau = tau0 (1 - 0.5 min(t / 100, 1)),  K without replacement                          (9)
+
+What is not known of a client (no second loss, no norm, no direction, no label shares) counts 1/2 in D, M, N and N*.
+
+Departures from the paper
+    * Only a summary of version 1 was at hand: (1)-(6) and (8) are our definitions after its words and after the public
+      code of version 2, which differs. (7) and (9) are the summary's. tau0 of the main runs is not stated.
+    * gamma would be cancelled by scaling St to [0, 1], as version 2 does: St is divided by its maximum instead.
+    * Losses and norms are clipped at the quantile `clip` of the candidates before scaling, momentum at both ends and
+      g_k to [-1, 1], so that one liar does not flatten the others. Above 65,536 candidates the quantiles come from a
+      fixed sample of that size. clip=1 is plain min-max.
+    * Losses are the last reported ones (version 2 evaluates every client in every round).
+    * JS needs label shares (privacy P3): only diversity="js" asks for them. The default compares updates that the
+      server has anyway, with the moving mean before this round, in which updates longer than the median are shortened.
+    * Local FedProx (mu = 0.1) and the plain mean are the method's business: combine with `fedprox`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.core.table import Table, column, ragged
+from fedcohort.errors import check
+from fedcohort.selectors.context import CHUNK, best, chunks, sample
+from fedcohort.types import Array, Arrays, Cohort, Index, Mask, Real, Round, RoundResult
+
+Double = NDArray[np.float64]
+
+PARTS = ("loss", "diversity", "momentum", "fairness", "staleness", "norm")
+VARIANTS = ("additive", "multiplicative")
+DIVERSITY = {"cosine": "delta", "cosine-last": "last_layer_delta", "js": "label_histogram", "none": ""}
+HALF = np.float32(0.5)
+LARGEST = 1e30  # losses and norms beyond this are no better known
+SMOOTHING = 1e-6  # added to label shares
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Figures over all candidates of a round."""
+
+    loss: tuple[float, float]  # low and width of mm
+    momentum: tuple[float, float]
+    norm: tuple[float, float]
+    norm_median: float
+    times: float  # mean h
+    rest: float  # max ln(1 + t - l_j)
+    shares: Double | None  # mean P, for diversity="js"
+
+
+@dataclass
+class HeteroSelectState(Table):
+    """What HeteRo-Select remembers of every client, and which way the federation goes."""
+
+    times: Real = column(0.0)  # h_k
+    last: NDArray[np.int32] = column(-1, np.int32)  # l_k
+    loss: Real = column(-1.0)  # L_k; negative: never reported
+    momentum: Real = column(0.0)  # m_k
+    paced: Mask = column(False, np.bool_)  # two losses or more: m_k is known
+    norm: Real = column(-1.0)  # |update_k|; negative: not known
+    apart: Real = column(-1.0)  # 1 - cos of eq. 2; negative: not known
+    way: Real = ragged(np.float32)  # moving mean of updates
+
+
+class HeteroSelect:
+    """Weigh what is new, different, rested and rarely used against each other.
+
+    The paper's symbol for each parameter is given in brackets.
+    """
+
+    exempt: ClassVar[Mapping[str, str]] = {
+        "learns": "by design: good clients here have high losses (a plus) but large and typical updates (two minuses)"
+    }
+
+    def __init__(
+        self,
+        *,
+        variant: str = "additive",
+        diversity: str = "cosine",  # "cosine-last" (last layer only), "js" (needs label shares, P3) or "none"
+        w_v: float = 1.0,  # [w_v] loss
+        w_d: float = 1.0,  # [w_d] diversity; negative prefers the typical
+        w_m: float = 1.0,  # [w_m] momentum
+        w_f: float = 1.0,  # [w_f] fairness
+        w_st: float = 1.0,  # [w_st] staleness
+        w_n: float = 1.0,  # [w_n] norm
+        gamma: float = 0.7,  # [gamma]
+        eta: float = 1.0,  # [eta] fairness of the multiplicative variant
+        tau0: float = 1.0,  # [tau_0]
+        horizon: int = 100,  # rounds after which tau rests
+        clip: float = 0.95,
+        memory: float = 0.9,  # of the moving mean of updates
+    ) -> None:
+        weights = (w_v, w_d, w_m, w_f, w_st, w_n)
+        check(variant in VARIANTS, f"variant = {variant!r}", "no such score", f"use one of {', '.join(VARIANTS)}")
+        check(
+            diversity in DIVERSITY, f"diversity = {diversity!r}", "no such part", f"use one of {', '.join(DIVERSITY)}"
+        )
+        sign = variant == "additive" or min(weights[:3]) >= 0
+        check(sign, f"weights = {weights[:3]}", "factors need a base that is not negative", "use variant='additive'")
+        check(bool(np.isfinite(weights).all()), f"weights = {weights}", "they must be finite", "use 1")
+        check(gamma >= 0, f"gamma = {gamma}", "it must not be negative", "0.7 is the paper's")
+        check(eta >= 0, f"eta = {eta}", "it must not be negative", "use 1")
+        check(tau0 > 0, f"tau0 = {tau0}", "a temperature is positive", "use 1 or 2")
+        check(horizon >= 1, f"horizon = {horizon}", "it must be at least one round", "100 is the paper's")
+        check(0.5 <= clip <= 1, f"clip = {clip}", "a quantile of at least 0.5", "use e.g. 0.95, or 1 for none")
+        check(0 <= memory < 1, f"memory = {memory}", "a share below 1", "use e.g. 0.9")
+        self.variant, self.diversity, self.weights = variant, diversity, np.asarray(weights, np.float32)
+        self.gamma, self.eta, self.tau0, self.horizon, self.clip, self.memory = gamma, eta, tau0, horizon, clip, memory
+        self.needs = frozenset({"train_loss", "delta_norm", DIVERSITY[diversity]} - {""})
+        self.state = HeteroSelectState()
+
+    def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
+        """Eq. 9: Gumbel noise on the scores, and the K largest."""
+        self.state.grow(rnd.population)
+        if rnd.available.size == 0 or rnd.size <= 0:
+            return Cohort(np.empty(0, np.int64))
+        seen = self._across(rnd)
+        heat = np.float32(self._temperature(rnd.index) * self._peak(rnd, seen))
+
+        def race(rows: Index | slice) -> Real:
+            score = self._parts(rows, rnd, seen)["score"]
+            noise = rng.standard_exponential(score.size, np.float32)
+            out: Real = score / heat - np.log(np.maximum(noise, np.float32(1e-30)))
+            return out
+
+        chosen = best(rnd.available, rnd.size, race, rng)
+        parts = self._parts(chosen, rnd, seen)
+        parts["score"] = parts["score"] / np.float32(self._peak(rnd, seen))
+        return Cohort(chosen, why=parts)
+
+    def observe(self, result: RoundResult) -> None:
+        """Count who was asked; keep losses, norms and directions of those that replied."""
+        s, told = self.state, result.clients
+        s.grow(int(told.max(initial=-1)) + 1)
+        s.times[told] += 1
+        s.last[told] = result.index
+        self._losses(told, result.signals["train_loss"], result.replied)
+        norm = result.signals["delta_norm"]
+        known = result.replied & np.isfinite(norm) & (norm >= 0)
+        s.norm[told[known]] = np.minimum(norm[known], LARGEST)
+        if self.diversity.startswith("cosine"):
+            update = np.asarray(result.signals[DIVERSITY[self.diversity]], np.float32)
+            sound = np.flatnonzero(result.replied & np.isfinite(update).all(axis=1))
+            self._directions(told[sound], update[sound])
+
+    def state_dict(self) -> Arrays:
+        """All that is needed to go on in another process."""
+        return self.state.to_arrays()
+
+    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self.state.load_arrays(arrays)
+
+    def _temperature(self, index: int) -> float:
+        """tau of eq. 9."""
+        return self.tau0 * (1 - 0.5 * min(index / self.horizon, 1.0))
+
+    def _across(self, rnd: Round) -> Seen:
+        """What is needed of all candidates before any of them can be scored."""
+        s, who = self.state, rnd.available
+        rows = slice(0, who.size) if who.size == rnd.population else who  # everybody: a view, not a copy
+        norm = s.norm[rows]
+        known = sample(np.flatnonzero(norm >= 0))
+        return Seen(
+            loss=_range(s.loss[rows], s.loss[rows] >= 0, 0.0, self.clip),
+            momentum=_range(s.momentum[rows], s.paced[rows], 1 - self.clip, self.clip),
+            norm=_range(norm, norm >= 0, 0.0, self.clip),
+            norm_median=max(float(np.median(norm[known])), 1e-30) if known.size else 1.0,
+            times=float(s.times[rows].mean(dtype=np.float64)),
+            rest=float(_rest(s.last[rows].min(keepdims=True), rnd.index)[0]),
+            shares=_mean_shares(np.asarray(rnd.profiles["label_histogram"])) if self.diversity == "js" else None,
+        )
+
+    def _peak(self, rnd: Round, seen: Seen) -> float:
+        """What scores are divided by: the largest in eq. 8, nothing in eq. 7."""
+        if self.variant == "additive":
+            return 1.0
+        tops = [float(self._parts(rows, rnd, seen)["score"].max()) for _, rows in chunks(rnd.available)]
+        return max(*tops, 1e-30)
+
+    def _parts(self, rows: Index | slice, rnd: Round, seen: Seen) -> dict[str, Real]:
+        """Eq. 7: six weighted parts and their sum. Eq. 8: three weighted parts, three factors and the product."""
+        s, w = self.state, self.weights
+        times, norm, rest = s.times[rows], s.norm[rows], _rest(s.last[rows], rnd.index)
+        base = (
+            w[0] * _minmax(s.loss[rows], s.loss[rows] >= 0, seen.loss, unknown=1.0),  # eq. 1
+            w[1] * self._diversity(rows, rnd, seen),  # eq. 2
+            w[2] * _minmax(s.momentum[rows], s.paced[rows], seen.momentum),  # eq. 3
+        )
+        if self.variant == "additive":
+            fair = w[3] * HALF * (1 + np.clip(1 - times / np.float32(max(seen.times, 1e-9)), -1, 1))  # eq. 4
+            stale = w[4] * np.float32(self.gamma / seen.rest) * rest  # eq. 5
+            light = w[5] * (1 - _minmax(norm, norm >= 0, seen.norm))  # eq. 6
+            score = base[0] + base[1] + base[2] + fair + stale + light
+        else:
+            fair = 1 / (1 + np.float32(self.eta / max(seen.times, 1.0)) * times)
+            stale = 1 + np.float32(self.gamma) * rest
+            light = np.where(norm >= 0, 1 / (1 + np.maximum(norm, 0) / np.float32(seen.norm_median)), HALF)
+            score = (base[0] + base[1] + base[2]) * fair * stale * light
+        return {"score": score, **dict(zip(PARTS, (*base, fair, stale, light), strict=True))}
+
+    def _diversity(self, rows: Index | slice, rnd: Round, seen: Seen) -> Real:
+        """Eq. 2, unweighted."""
+        if seen.shares is not None:
+            return _divergence(np.asarray(rnd.profiles["label_histogram"])[rows], seen.shares)
+        apart = self.state.apart[rows]
+        return np.where(apart >= 0, apart, HALF)
+
+    def _losses(self, told: Index, loss: Array, replied: Mask) -> None:
+        """L_k and eq. 3."""
+        s, good = self.state, replied & np.isfinite(loss) & (loss >= 0)
+        who, new = told[good], np.minimum(loss[good], LARGEST).astype(np.float32)
+        before = s.loss[who]
+        again = before >= 0
+        old = np.maximum(before[again], 1e-8)
+        gain = np.clip((old - new[again]) / old, -1, 1)
+        s.momentum[who[again]] = HALF * (s.momentum[who[again]] + gain)
+        s.paced[who[again]] = True
+        s.loss[who] = new
+
+    def _directions(self, who: Index, update: Real) -> None:
+        """The cosine of eq. 2, then the moving mean goes on."""
+        s = self.state
+        if who.size == 0:
+            return
+        length = np.linalg.norm(update.astype(np.float64), axis=1)
+        if s.way.size == update.shape[1]:
+            reach = length * np.linalg.norm(s.way.astype(np.float64))
+            cosine = np.divide(update.astype(np.float64) @ s.way, reach, out=np.ones(who.size), where=reach > 0)
+            s.apart[who[reach > 0]] = np.clip(1 - cosine, 0, 1)[reach > 0]
+        scale = np.minimum(1, np.median(length) / np.maximum(length, 1e-300))
+        mean = (scale @ update / who.size).astype(np.float32)
+        kept = self.memory if s.way.size == mean.size else 0.0
+        s.way = (kept * s.way + (1 - kept) * mean if kept else mean).astype(np.float32)
+
+
+def _range(x: Real, known: Mask, lower: float, upper: float) -> tuple[float, float]:
+    """(low, width) of the known entries between two of their quantiles."""
+    at = sample(np.flatnonzero(known))
+    if at.size == 0:
+        return 0.0, 0.0
+    lo, hi = int(lower * (at.size - 1)), int(upper * (at.size - 1))
+    part = np.partition(x[at], (lo, hi))
+    return float(part[lo]), float(part[hi] - part[lo])
+
+
+def _minmax(x: Real, known: Mask, within: tuple[float, float], unknown: float = 0.5) -> Real:
+    """mm; a constant becomes 1/2, and what is not known `unknown`."""
+    low, width = within
+    scaled = np.clip((x - np.float32(low)) / np.float32(width), 0, 1) if width > 1e-8 else np.full_like(x, HALF)
+    return np.where(known, scaled, np.float32(unknown))
+
+
+def _rest(last: NDArray[np.int32], index: int) -> Real:
+    """ln(1 + t - l_k)."""
+    out: Real = np.log((1 + np.maximum(index - last, 1)).astype(np.float32))
+    return out
+
+
+def _sound(shares: Array) -> Mask:
+    """Rows that are shares of something."""
+    total = shares.sum(axis=1)
+    ok: Mask = np.isfinite(total) & (total > 0) & (shares >= 0).all(axis=1)
+    return ok
+
+
+def _smooth(shares: Array) -> Double:
+    """Laplace-smoothed rows that sum to one."""
+    p = shares / shares.sum(axis=1, keepdims=True, dtype=np.float64) + SMOOTHING
+    out: Double = p / (1 + SMOOTHING * shares.shape[1])
+    return out
+
+
+def _mean_shares(shares: Array) -> Double:
+    """mean P over all registered clients."""
+    total, count = np.zeros(shares.shape[1]), 0
+    for lo in range(0, shares.shape[0], CHUNK):
+        part = shares[lo : lo + CHUNK]
+        part = part[_sound(part)]
+        total, count = total + _smooth(part).sum(axis=0), count + part.shape[0]
+    return total / max(count, 1)
+
+
+def _divergence(shares: Array, mean: Double) -> Real:
+    """JS of eq. 2: H((P + mean) / 2) - H(P) / 2 - H(mean) / 2; 1/2 where no shares are known."""
+    out, at = np.full(shares.shape[0], HALF), np.flatnonzero(_sound(shares))
+    if at.size:
+        p = _smooth(shares[at])
+        out[at] = np.clip(_entropy(0.5 * (p + mean)) - 0.5 * _entropy(p) - 0.5 * _entropy(mean), 0, 1)
+    return out
+
+
+def _entropy(p: Double) -> Double:
+    """In bits, along the last axis."""
+    out: Double = -(p * np.log2(p)).sum(axis=-1)
+    return out

@@ -1,0 +1,163 @@
+"""Power-of-choice: of d candidates, the K with the largest loss.
+
+    Yae Jee Cho, Jianyu Wang, Gauri Joshi. Towards Understanding Biased Client Selection in Federated Learning.
+    AISTATS 2022. https://arxiv.org/abs/2010.01243
+
+With p_k = n_k / sum n over the available clients:
+
+    A = d clients, drawn one after the other without replacement with odds p_k        K <= d <= N     (1)
+    S = the K clients of A with the largest F_k(w^t)                                                  (2)
+
+    pow-d      F_k is asked of every candidate: its loss on all its data
+    cpow-d     the same on one mini-batch
+    rpow-d     nobody is asked: the mean loss of k's last local training, infinity before its first
+    adapow-d   d = N in the first half of the run, d = K in the second
+
+d = K draws K clients with odds p_k; d = N is greedy. The paper's aggregation is the plain mean of the selected.
+
+Departures from the paper
+    * The paper's text was not at hand; this follows public reproductions of it, adapow-d included.
+    * d is raised to K and lowered to the number of available clients. Where it equals K all candidates are chosen, so
+      nobody is asked and nothing is paid.
+    * A candidate that does not answer is not chosen on account of a loss. Seats left empty are drawn with odds p_k from
+      the other available clients.
+    * The reproductions draw the first cohort uniformly: `opening` gives the number of such rounds, 0 by default.
+    * d is 2 K unless given (the reproductions use 2 K to 5 K). For rpow-d, whose candidates cost nothing, it is N: then
+      everybody is visited once before anybody is visited twice.
+    * rpow-d: who was asked and never reported counts as the mean of the known losses, not as infinity.
+    * Clients without samples are drawn only when nobody else is left.
+    * Losses are compared by rank, so that a liar wins at most its own seat and moves nobody else's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.core import draw
+from fedcohort.core.table import Table, column
+from fedcohort.errors import check
+from fedcohort.types import Arrays, Cohort, Index, Mask, Real, Round, RoundResult
+
+LOSS = {"pow-d": "probe_loss", "cpow-d": "probe_batch_loss", "rpow-d": "train_loss", "adapow-d": "probe_loss"}
+LARGEST = 1e30
+
+
+@dataclass
+class PowerOfChoiceState(Table):
+    """What rpow-d remembers; the other modes remember nothing."""
+
+    loss: Real = column(-1.0)  # F_k at the last participation; negative: never reported
+    asked: Mask = column(False, np.bool_)
+
+
+class PowerOfChoice:
+    """Ask a few at random how badly the model does for them, and train where it does worst.
+
+    The paper's symbol for each parameter is given in brackets.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: str = "pow-d",
+        d: int | None = None,  # [d] candidates; None: 2 K, and N for rpow-d
+        rounds: int = 100,  # length of the run, for adapow-d
+        opening: int = 0,  # first rounds drawn uniformly, without candidates
+    ) -> None:
+        check(mode in LOSS, f"mode = {mode!r}", "there is no such mode", f"use one of {', '.join(LOSS)}")
+        check(d is None or d >= 1, f"d = {d}", "there is at least one candidate", "use e.g. twice the cohort")
+        check(rounds >= 1, f"rounds = {rounds}", "a run has at least one round", "use the length of the run")
+        check(opening >= 0, f"opening = {opening}", "it must not be negative", "use 0 or 1")
+        self.mode, self.d, self.rounds, self.opening = mode, d, rounds, opening
+        self.needs = frozenset({"samples", LOSS[mode]})
+        self.state = PowerOfChoiceState()
+
+    def probe(self, rnd: Round, rng: np.random.Generator) -> Index:
+        """Eq. 1: the candidates, where a fresh loss of theirs is needed."""
+        d = self._candidates(rnd)
+        if self.mode == "rpow-d" or d <= rnd.size or rnd.size <= 0:
+            return np.empty(0, np.int64)
+        return np.sort(rnd.available[draw.weighted(_samples(rnd), d, rng)])
+
+    def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
+        """Eq. 2."""
+        self.state.grow(rnd.population)
+        if rnd.index < self.opening:
+            blank = np.full(min(rnd.size, rnd.available.size), np.nan)
+            return Cohort(draw.uniform(rnd.available, rnd.size, rng), why={"loss": blank})
+        who, loss = self._known(rnd, rng)
+        best = draw.top(loss, rnd.size, rng)
+        chosen = who[best]
+        weight = _samples(rnd)
+        if chosen.size < min(rnd.size, rnd.available.size):
+            others = np.flatnonzero(~np.isin(rnd.available, chosen))
+            fill = rnd.available[others[draw.weighted(weight[others], rnd.size - chosen.size, rng)]]
+            return Cohort(
+                np.concatenate([chosen, fill]), why={"loss": np.concatenate([loss[best], np.full(fill.size, np.nan)])}
+            )
+        return Cohort(chosen, why={"loss": loss[best]})
+
+    def observe(self, result: RoundResult) -> None:
+        """rpow-d keeps the newest training loss of each client."""
+        if self.mode != "rpow-d":
+            return
+        s, told = self.state, result.clients
+        s.grow(int(told.max(initial=-1)) + 1)
+        s.asked[told] = True
+        loss = result.signals["train_loss"]
+        good = result.replied & np.isfinite(loss) & (loss >= 0)
+        s.loss[told[good]] = np.minimum(loss[good], LARGEST)
+
+    def state_dict(self) -> Arrays:
+        """All that is needed to go on in another process."""
+        return self.state.to_arrays()
+
+    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self.state.load_arrays(arrays)
+
+    def _candidates(self, rnd: Round) -> int:
+        """d of eq. 1 in this round."""
+        everybody = int(rnd.available.size)
+        if rnd.index < self.opening:
+            return 0
+        if self.mode == "adapow-d":
+            d = everybody if 2 * rnd.index < self.rounds else rnd.size
+        elif self.d is None:
+            d = everybody if self.mode == "rpow-d" else 2 * rnd.size
+        else:
+            d = self.d
+        return min(max(d, rnd.size), everybody)
+
+    def _known(self, rnd: Round, rng: np.random.Generator) -> tuple[Index, Real]:
+        """Candidates with a loss: those that answered, or for rpow-d a draw of its own with what they last reported."""
+        if self.mode == "rpow-d":
+            at = draw.weighted(_samples(rnd), self._candidates(rnd), rng)
+            return rnd.available[at], self._stored(rnd.available[at])
+        if rnd.probed is None:
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        who, loss = rnd.probed.clients, rnd.probed.signals[LOSS[self.mode]]
+        there = np.flatnonzero(np.isfinite(loss) & np.isin(who, rnd.available))
+        return who[there], np.asarray(loss[there], np.float64)
+
+    def _stored(self, who: Index) -> Real:
+        """Last training loss: infinity before the first participation, the mean where it was asked for in vain."""
+        loss = self.state.loss[who]
+        silent = np.flatnonzero(loss < 0)
+        if silent.size == 0:
+            return loss
+        known = np.flatnonzero(loss >= 0)
+        mean = float(loss[known].mean(dtype=np.float64)) if known.size else 0.0
+        loss[silent] = np.where(self.state.asked[who[silent]], np.float32(mean), np.float32(np.inf))
+        return loss
+
+
+def _samples(rnd: Round) -> Real:
+    """n_k of the available, as odds; what is not a positive number is 0."""
+    n = np.asarray(rnd.profiles["samples"])[rnd.available].astype(np.float32)
+    return np.where(np.isfinite(n) & (n > 0), n, np.float32(0))
