@@ -22,7 +22,7 @@ Departures from the paper
     * nu is 0.3, not the 0.1 first proposed [REC]: rewards are standardised within the round, so a cohort of equally
       poor clients teaches nothing, and at 0.1 some runs never leave one.
     * Above `candidates` available clients, a uniform sample of that size is scored: a pass over a million clients
-      is 25 billion multiplications. candidates=0 scores all.
+      is 12 billion multiplications. candidates=0 scores all.
     * Context, reward, probes and the first round are those of FLASH in its "robust" preset.
 """
 
