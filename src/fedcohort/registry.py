@@ -94,9 +94,11 @@ def make_method(text: str) -> Method:
 
 
 def make_world_spec(text: str) -> WorldSpec:
-    """The specification of a world of the catalogue, with overrides."""
+    """The specification of a world of the catalogue, with overrides, or of your own in a .toml or .json file."""
     from fedcohort.worlds import catalogue
 
+    if text.endswith((".toml", ".json")):
+        return catalogue.load(text)
     name, arguments = parse(text)
     return catalogue.get(name, **arguments)
 
