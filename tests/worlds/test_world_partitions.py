@@ -229,6 +229,13 @@ def test_label_skew_keeps_whole_activities():
         assert np.array_equal(np.sort(mine), np.flatnonzero((owners == client) & np.isin(activity, list(kept))))
 
 
+def test_label_skew_that_would_leave_nothing_out_is_refused():
+    with pytest.raises(BadParameter, match=r"labels=8: the data name no activities and have 2 classes"):
+        build_world(WorldSpec("t", 0, LabelSkew(labels=8)), LABELS % 2, seed=0, owners=OWNERS)
+    one = build_world(WorldSpec("t", 0, LabelSkew(labels=1)), LABELS % 2, seed=0, owners=np.arange(1200) // 40)
+    assert (one.histogram().max(axis=1) == 1).all()
+
+
 def test_iid_balanced_gives_everybody_every_class():
     world = build_world(WorldSpec("t", 30, Iid(balanced=True), validation=Validation(held_out=0.0)), LABELS, seed=0)
     counts = world.histogram() * world.train.sizes[:, None]

@@ -157,6 +157,12 @@ class LabelSkew(Natural):
 
     def _kept(self, pool: Pool, owner: Index, owners: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """The activities of each volunteer in random order, cut after `labels`. Without activities: classes."""
+        check(
+            pool.activities is not None or self.labels < pool.present.size,
+            f"labels={self.labels}",
+            f"the data name no activities and have {pool.present.size} classes, so nothing would be left out",
+            "give activities, lower labels, or use the natural partition",
+        )
         activity = pool.labels if pool.activities is None else pool.activities
         width = int(activity.max()) + 1
         pairs, of = np.unique(owner * width + activity, return_inverse=True)
