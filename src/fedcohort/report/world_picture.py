@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 INK, PALE, GRID = "#22303c", "#8a97a3", "#e3e8ec"
 BLUE, AMBER, GREEN = "#2f6fb2", "#d9822b", "#3a8f6b"
-_ROWS = 400  # more clients than this are averaged in groups, so that each row of the image is visible
+_ROWS = 400  # of more clients than this, so many are shown, evenly spaced from the most even to the most skewed
 
 
 def draw_world(world: BuiltWorld, path: str | Path, *, params: int = NOMINAL_PARAMS) -> Path:
@@ -57,10 +57,10 @@ def _title(figure: Figure, world: BuiltWorld, told: Description) -> None:
 
 def _mix(figure: Figure, ax: Axes, world: BuiltWorld, told: Description) -> None:
     """Share of each class, one row per client, the most even at the top."""
-    share = world.histogram(clean=True)[np.argsort(told.columns["js"], kind="stable")].astype(np.float64)
-    if share.shape[0] > _ROWS:
-        edge = np.linspace(0, share.shape[0], _ROWS + 1).astype(np.int64)
-        share = np.add.reduceat(share, edge[:-1], axis=0) / np.diff(edge)[:, None]
+    order = np.argsort(told.columns["js"], kind="stable")
+    if order.size > _ROWS:
+        order = order[np.linspace(0, order.size - 1, _ROWS).astype(np.int64)]
+    share = world.histogram(clean=True)[order]
     image = ax.imshow(share, aspect="auto", cmap=_blues(), vmin=0.0, vmax=1.0, interpolation="nearest")
     _plain(ax, grid=False)
     step = max(1, world.classes // 16)
@@ -74,7 +74,9 @@ def _mix(figure: Figure, ax: Axes, world: BuiltWorld, told: Description) -> None
     first.set_verticalalignment("top")
     last.set_verticalalignment("bottom")
     ax.set_xlabel("class", fontsize=8.5, color=INK)
-    ax.set_title("Share of each class in a client's samples (true labels)", loc="left", fontsize=10.5, color=INK)
+    shown = "" if order.size == world.population else f", {order.size} of {world.population:,} clients"
+    title = f"Share of each class in a client's samples (true labels){shown}"
+    ax.set_title(title, loc="left", fontsize=10.5, color=INK)
     bar = figure.colorbar(image, ax=ax, fraction=0.035, pad=0.02, aspect=40, shrink=1.0, ticks=[0, 0.25, 0.5, 0.75, 1])
     bar.ax.set_yticklabels(["0", "25 %", "50 %", "75 %", "100 %"])
     bar.ax.tick_params(labelsize=8, colors=INK, length=0)
@@ -129,6 +131,7 @@ def _times(ax: Axes, told: Description) -> None:
     ax.plot(shown, np.full(shown.size, -0.07 * top), "|", color=INK, ms=7, mew=0.8, alpha=0.6, label="client means")
     ax.set_ylim(-0.14 * top, top)
     ax.set_yticks([t for t in ax.get_yticks() if 0.0 <= t <= top])
+    ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     ax.set_ylabel("share of draws", fontsize=8.5, color=INK)
     place = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.98), "ncols": 2, "borderaxespad": 0.2}
     ax.legend(fontsize=8.5, frameon=False, labelcolor=INK, handletextpad=0.4, **place)
@@ -156,6 +159,7 @@ def _label(ax: Axes, title: str, below: str) -> None:
     ax.set_xlabel(below, fontsize=8.5, color=INK)
     ax.set_ylabel("clients", fontsize=8.5, color=INK)
     ax.locator_params(axis="y", integer=True, nbins=5)
+    ax.yaxis.set_major_formatter(lambda y, _: f"{y:,.0f}")
 
 
 def _empty(ax: Axes) -> None:
