@@ -6,8 +6,9 @@
         def make(self):
             return Mine()
 
-What does not apply is named in `exempt`, with the reason: ``exempt = {"learns": "draws by lot"}``. A selector class may
-carry the same mapping; the two are joined. A reason is required, and is printed with the skipped test.
+What does not apply is named in `exempt`, with the reason: ``exempt = {"learns": "draws by lot"}``. A selector may
+carry the same mapping, in its class or in itself (a wrapper has its inner selector's); the two are joined. A reason is
+required, and is printed with the skipped test.
 """
 
 from __future__ import annotations
@@ -296,7 +297,7 @@ class SelectorContract:
         )
 
     def _exemptions(self) -> dict[str, str]:
-        return {**getattr(type(self.make()), "exempt", {}), **self.exempt}
+        return {**getattr(self.make(), "exempt", {}), **self.exempt}
 
     def _skip_if_exempt(self, clause: str) -> None:
         reason = self._exemptions().get(clause)
