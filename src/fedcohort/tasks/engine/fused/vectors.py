@@ -70,6 +70,38 @@ def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     return builder.fadd(builder.fmul(a, b, flags=CONTRACT), c, flags=CONTRACT)
 
 
+def _opaque(builder: Any, value: Any) -> Any:
+    """The same value, of which LLVM knows nothing: else it makes a chain of additions of six addresses."""
+    return builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [value], side_effect=False)
+
+
+class _KeepRolled(ir.values.MDValue):  # type: ignore[misc]
+    """The mark of a loop that LLVM must not unroll; such marks name themselves first, which llvmlite cannot write."""
+
+    def descr(self, buffer: Any) -> None:
+        """Write the definition."""
+        buffer += (f"distinct !{{ {self.get_reference()}, {self.operands[0].get_reference()} }}\n",)
+
+
+def _rolled(builder: Any, count: Any, body: Callable[[], None]) -> None:
+    """Repeat, one round at a time: unrolled by LLVM, the loads of many rounds crowd out the accumulators."""
+    inside = builder.append_basic_block("taps")
+    behind = builder.append_basic_block("done")
+    before = builder.block
+    builder.cbranch(builder.icmp_signed(">", count, I64(0)), inside, behind)
+    builder.position_at_end(inside)
+    i = builder.phi(I64)
+    i.add_incoming(I64(0), before)
+    body()
+    after = builder.add(i, I64(1))
+    i.add_incoming(after, builder.block)
+    back = builder.cbranch(builder.icmp_signed("<", after, count), inside, behind)
+    disable = builder.module.add_metadata([ir.MetaDataString(builder.module, "llvm.loop.unroll.disable")])
+    mark = _KeepRolled(builder.module, [disable], name=str(len(builder.module.metadata)))
+    back.set_metadata("llvm.loop", mark)
+    builder.position_at_end(behind)
+
+
 def _masked(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
     pointer = arguments[0].type if result is not VOID else arguments[1].type
     typed = f"llvm.masked.{name}.v{LANES}f32.p0"
@@ -125,21 +157,26 @@ def _tile(builder: Any, rows: int, vectors: int, at: Any, reach: dict[str, Any],
                 start = splat(builder, builder.load(builder.gep(g["bias"], [builder.mul(g["ir"], I64(r))])))
                 for v in range(vectors):
                     builder.store(start, acc[r, v])
-    lead = [builder.mul(g["ar"], I64(r)) for r in range(rows)]
+    lead = [_opaque(builder, builder.mul(g["ar"], I64(r))) for r in range(rows)]
+    a, b = (cgutils.alloca_once(builder, g[name].type) for name in ("a", "b"))
+
+    def tap() -> None:
+        left, right = builder.load(a), builder.load(b)
+        lanes = [load(builder, step(builder, right, v * LANES)) for v in range(vectors)]
+        for r in range(rows):
+            weight = splat(builder, builder.load(builder.gep(left, [lead[r]])))
+            for v in range(vectors):
+                builder.store(fma(builder, weight, lanes[v], builder.load(acc[r, v])), acc[r, v])
+        builder.store(builder.gep(left, [g["ax"]]), a)
+        builder.store(builder.gep(right, [g["bx"]]), b)
+
     base = builder.gep(g["b"], [at])
     with cgutils.for_range(builder, g["nc"]) as c:
         a1, b1 = builder.mul(g["ac"], c.index), builder.mul(g["bc"], c.index)
         with cgutils.for_range(builder, g["ny"]) as y:
-            a2 = builder.add(a1, builder.mul(g["ay"], y.index))
-            b2 = builder.add(b1, builder.mul(g["by"], y.index))
-            with cgutils.for_range(builder, g["nx"]) as x:
-                a3 = builder.add(a2, builder.mul(g["ax"], x.index))
-                row = builder.gep(base, [builder.add(b2, builder.mul(g["bx"], x.index))])
-                b = [load(builder, step(builder, row, v * LANES)) for v in range(vectors)]
-                for r in range(rows):
-                    tap = splat(builder, builder.load(builder.gep(g["a"], [builder.add(a3, lead[r])])))
-                    for v in range(vectors):
-                        builder.store(fma(builder, tap, b[v], builder.load(acc[r, v])), acc[r, v])
+            builder.store(builder.gep(g["a"], [builder.add(a1, builder.mul(g["ay"], y.index))]), a)
+            builder.store(builder.gep(base, [builder.add(b1, builder.mul(g["by"], y.index))]), b)
+            _rolled(builder, g["nx"], tap)
     for r, v in grid:
         run.store(builder.load(acc[r, v]), out[r], v)
 
