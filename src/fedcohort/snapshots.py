@@ -36,16 +36,31 @@ class Snapshots:
     def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
         """The newest snapshot that checks out: (round, arrays, meta), or None."""
         for index in reversed(self._rounds()):
-            data = self._path(index).read_bytes()
-            if hashlib.sha256(data[:-32]).digest() != data[-32:]:
-                continue
-            try:
-                arrays, meta = unpack(data[:-32])
-            except PackError:
-                continue
-            if meta.get("round") == index:
-                return index, arrays, meta
+            found = self._read(index)
+            if found is not None:
+                return index, *found
         return None
+
+    def check(self) -> int:
+        """How many snapshots there are; raises when one of them does not check out."""
+        for index in self._rounds():
+            if self._read(index) is None:
+                raise StoreError(
+                    f"snapshot {self._path(index)}",
+                    "its digest does not fit",
+                    "delete it: the run goes on from another",
+                )
+        return len(self._rounds())
+
+    def _read(self, index: int) -> tuple[Arrays, dict[str, Any]] | None:
+        data = self._path(index).read_bytes()
+        if hashlib.sha256(data[:-32]).digest() != data[-32:]:
+            return None
+        try:
+            arrays, meta = unpack(data[:-32])
+        except PackError:
+            return None
+        return (arrays, meta) if meta.get("round") == index else None
 
     def _path(self, index: int) -> Path:
         return self.folder / f"round-{index:08d}.snapshot"

@@ -76,18 +76,18 @@ def run(config: RunConfig, folder: Path | None = None, on_round: OnRound | None 
 
 def resume(folder: Path, on_round: OnRound | None = None) -> Finished:
     """Go on where the last process stopped."""
-    journal = Journal.open(_journal(folder))
+    journal = Journal.open(journal_of(folder))
     try:
-        return _go_on(_config(journal), folder, journal, on_round)
+        return _go_on(configuration(journal), folder, journal, on_round)
     finally:
         journal.close()
 
 
 def read(folder: Path) -> Finished:
     """What a run folder holds, finished or not, also while the run goes on."""
-    journal = Journal.read(_journal(folder))
+    journal = Journal.read(journal_of(folder))
     try:
-        config = _config(journal)
+        config = configuration(journal)
         header_population = _population(journal)
         return Finished(config, read_history(journal, header_population), folder)
     finally:
@@ -114,7 +114,8 @@ def _go_on(config: RunConfig, folder: Path, journal: Journal, on_round: OnRound 
     return Finished(config, history, folder)
 
 
-def _journal(folder: Path) -> Path:
+def journal_of(folder: Path) -> Path:
+    """The journal of a run folder."""
     if not folder.is_dir():
         raise StoreError(
             f"run folder {folder}", "there is no such folder", "check the path, or see `fedcohort list runs`"
@@ -124,7 +125,8 @@ def _journal(folder: Path) -> Path:
     return folder / "journal.db"
 
 
-def _config(journal: Journal) -> RunConfig:
+def configuration(journal: Journal) -> RunConfig:
+    """The configuration that a journal was founded with."""
     header: dict[str, Any] = journal.header
     written = str(header.get("version", "?"))
     if written.split(".")[:2] != __version__.split(".")[:2]:
