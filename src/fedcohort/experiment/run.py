@@ -50,7 +50,14 @@ def build(config: RunConfig, *, journal: Journal | None = None, snapshots: Snaps
     selector, method = make_selector(config.selector), make_method(config.method)
     spec, world_spec = make_task_spec(config.task), make_world_spec(config.world)
     settings = config.settings()
-    world = build_world(world_spec, spec.labels(), seed=config.seed, owners=spec.owners(), classes=spec.classes)
+    world = build_world(
+        world_spec,
+        spec.labels(),
+        seed=config.seed,
+        owners=spec.owners(),
+        activities=spec.activities(),
+        classes=spec.classes,
+    )
     task = spec.bind(world, engine=config.engine, workers=config.workers)
     return Simulation(selector, method, world, task, settings, journal=journal, snapshots=snapshots)
 

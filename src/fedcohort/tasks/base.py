@@ -32,6 +32,10 @@ class TaskSpec(Protocol):
         """Natural owner (writer, volunteer) of each pool sample, where the data have one."""
         ...
 
+    def activities(self) -> Index | None:
+        """Kind of activity of each pool sample, where the data tell more than the label."""
+        ...
+
     def bind(self, world: World, *, engine: str = "auto", workers: int = 0) -> Task:
         """The task on this world's clients. `world.train.index` are positions in the pool."""
         ...

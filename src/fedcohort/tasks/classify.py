@@ -88,6 +88,10 @@ class ClassificationSpec:
             return None
         return np.unique(self.data.client[self.parts.pool], return_inverse=True)[1].astype(np.int64)
 
+    def activities(self) -> Index | None:
+        """Kind of activity of each pool sample, where the data tell more than the label."""
+        return None if self.data.activity is None else np.asarray(self.data.activity[self.parts.pool], np.int64)
+
     def features(self, split: str) -> NDArray[np.float32]:
         """Model inputs of "pool", "validation", "unlabelled" or "test"."""
         if split == "test":

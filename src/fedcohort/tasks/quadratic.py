@@ -252,6 +252,10 @@ class QuadraticSpec:
         """None: nobody owns these samples by nature."""
         return None
 
+    def activities(self) -> Index | None:
+        """None: there are no activities."""
+        return None
+
     def bind(self, world: World, *, engine: str = "auto", workers: int = 0) -> Quadratic:
         """Quadratic clients whose optima follow their label mix. There is one engine; both options are ignored."""
         centre = self.spread * generator(self.seed, "quadratic-centres").standard_normal((self.classes, self.dimension))
