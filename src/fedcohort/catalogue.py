@@ -64,6 +64,10 @@ ENTRIES: tuple[Entry, ...] = (
     _selector("cool-down", "wrappers:CoolDown", "wrapper", "-", "that of the inner selector"),
     _selector("blocklist", "wrappers:Blocklist", "wrapper", "-", "that of the inner selector"),
     _selector("probability-cap", "probability_cap:ProbabilityCap", "wrapper", "-", "that of the inner selector"),
+    _selector(
+        "flash-rl", "flash_rl:FlashRL", "reinforcement", "Bouaziz et al. 2023", "one model from everybody, once"
+    ),
+    _selector("favor", "favor:Favor", "reinforcement", "Wang et al. 2020", "one model from everybody, once"),
     _method("fedavg", "fedavg:FedAvg", "averaging", "McMahan et al. 2017"),
     _method("fedprox", "fedprox:FedProx", "averaging", "Li et al. 2020"),
     _method("fedpdp", "fedpdp:FedPdp", "averaging", "Li et al. 2020 (partial participation)"),
