@@ -36,15 +36,28 @@ class Snapshots:
     def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
         """The newest snapshot that checks out: (round, arrays, meta), or None."""
         for index in reversed(self._rounds()):
-            found = self.at(index)
+            found = self._read(index)
             if found is not None:
                 return index, *found
         return None
 
     def at(self, index: int) -> tuple[Arrays, dict[str, Any]] | None:
         """The snapshot after round `index`: (arrays, meta), or None where it is missing or damaged."""
-        path = self._path(index)
-        data = path.read_bytes() if path.exists() else b""
+        return self._read(index) if self._path(index).exists() else None
+
+    def check(self) -> int:
+        """How many snapshots there are; raises when one of them does not check out."""
+        for index in self._rounds():
+            if self._read(index) is None:
+                raise StoreError(
+                    f"snapshot {self._path(index)}",
+                    "its digest does not fit",
+                    "delete it: the run goes on from another",
+                )
+        return len(self._rounds())
+
+    def _read(self, index: int) -> tuple[Arrays, dict[str, Any]] | None:
+        data = self._path(index).read_bytes()
         if hashlib.sha256(data[:-32]).digest() != data[-32:]:
             return None
         try:
