@@ -3,7 +3,7 @@
     python benchmarks/digits_table.py [NAME ...] [--seeds 5] [--rounds 60] [--write]
 
 Skewed, noisy and slow clients at once (mixed-v1, 50 clients, 10 a round), digits-mlp, FedAvg. For every selector:
-accuracy (mean of the last ten rounds), virtual time to 80 %, fairness (Jain), and the paired difference to uniform with a 95 %
+accuracy (mean of the last ten rounds), virtual time to 80 %, fairness (Jain), paired difference to uniform with a 95 %
 bootstrap interval over seeds. --write stores results/digits_selectors.json and puts each selector's rows into its page.
 A selector that probes pays for it in virtual time and traffic. P3 signals are not allowed.
 """
@@ -102,7 +102,7 @@ def write(runs: dict[str, list[dict]], seeds: int, rounds: int) -> None:
     command = f"`python benchmarks/digits_table.py --seeds {seeds} --rounds {rounds} --write`, {date.today()}"
     note = (
         f"{command}: digits-mlp in mixed-v1 (skew, noise, slow and vanishing clients), 10 of 50 clients a round, "
-        "FedAvg unless named, mean and 95 % bootstrap interval over paired seeds; probes are paid for in virtual time.\n\n"
+        "FedAvg unless named, mean and 95 % bootstrap interval over paired seeds; probes cost virtual time.\n\n"
     )
     table = "\n".join([HEAD, *(row(t, r, runs["uniform"]) for t, r in runs.items())])
     page = (
