@@ -66,7 +66,7 @@ class Seen:
     norm_median: float
     times: float  # mean h
     rest: float  # max ln(1 + t - l_j)
-    shares: Double | None  # mean P, for diversity="js"
+    apart: Real  # D of every slot; negative: not known
 
 
 @dataclass
@@ -129,6 +129,7 @@ class HeteroSelect:
         self.gamma, self.eta, self.tau0, self.horizon, self.clip, self.memory = gamma, eta, tau0, horizon, clip, memory
         self.needs = frozenset({"train_loss", "delta_norm", DIVERSITY[diversity]} - {""})
         self.state = HeteroSelectState()
+        self._diverging: tuple[Array, Real] | None = None  # label shares and what was computed from them
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Eq. 9: Gumbel noise on the scores, and the K largest."""
@@ -136,17 +137,18 @@ class HeteroSelect:
         if rnd.available.size == 0 or rnd.size <= 0:
             return Cohort(np.empty(0, np.int64))
         seen = self._across(rnd)
-        heat = np.float32(self._temperature(rnd.index) * self._peak(rnd, seen))
+        peak = self._peak(rnd, seen)
+        heat = np.float32(self._temperature(rnd.index) * peak)
 
         def race(rows: Index | slice) -> Real:
-            score = self._parts(rows, rnd, seen)["score"]
+            score = self._parts(rows, rnd.index, seen)["score"]
             noise = rng.standard_exponential(score.size, np.float32)
             out: Real = score / heat - np.log(np.maximum(noise, np.float32(1e-30)))
             return out
 
         chosen = best(rnd.available, rnd.size, race, rng)
-        parts = self._parts(chosen, rnd, seen)
-        parts["score"] = parts["score"] / np.float32(self._peak(rnd, seen))
+        parts = self._parts(chosen, rnd.index, seen)
+        parts["score"] = parts["score"] / np.float32(peak)
         return Cohort(chosen, why=parts)
 
     def observe(self, result: RoundResult) -> None:
@@ -189,23 +191,23 @@ class HeteroSelect:
             norm_median=max(float(np.median(norm[known])), 1e-30) if known.size else 1.0,
             times=float(s.times[rows].mean(dtype=np.float64)),
             rest=float(_rest(s.last[rows].min(keepdims=True), rnd.index)[0]),
-            shares=_mean_shares(np.asarray(rnd.profiles["label_histogram"])) if self.diversity == "js" else None,
+            apart=self._label_divergence(rnd.profiles["label_histogram"]) if self.diversity == "js" else s.apart,
         )
 
     def _peak(self, rnd: Round, seen: Seen) -> float:
         """What scores are divided by: the largest in eq. 8, nothing in eq. 7."""
         if self.variant == "additive":
             return 1.0
-        tops = [float(self._parts(rows, rnd, seen)["score"].max()) for _, rows in chunks(rnd.available)]
+        tops = [float(self._parts(rows, rnd.index, seen)["score"].max()) for _, rows in chunks(rnd.available)]
         return max(*tops, 1e-30)
 
-    def _parts(self, rows: Index | slice, rnd: Round, seen: Seen) -> dict[str, Real]:
+    def _parts(self, rows: Index | slice, index: int, seen: Seen) -> dict[str, Real]:
         """Eq. 7: six weighted parts and their sum. Eq. 8: three weighted parts, three factors and the product."""
         s, w = self.state, self.weights
-        times, norm, rest = s.times[rows], s.norm[rows], _rest(s.last[rows], rnd.index)
+        times, norm, rest = s.times[rows], s.norm[rows], _rest(s.last[rows], index)
         base = (
             w[0] * _minmax(s.loss[rows], s.loss[rows] >= 0, seen.loss, unknown=1.0),  # eq. 1
-            w[1] * self._diversity(rows, rnd, seen),  # eq. 2
+            w[1] * np.where(seen.apart[rows] >= 0, seen.apart[rows], HALF),  # eq. 2
             w[2] * _minmax(s.momentum[rows], s.paced[rows], seen.momentum),  # eq. 3
         )
         if self.variant == "additive":
@@ -220,12 +222,11 @@ class HeteroSelect:
             score = (base[0] + base[1] + base[2]) * fair * stale * light
         return {"score": score, **dict(zip(PARTS, (*base, fair, stale, light), strict=True))}
 
-    def _diversity(self, rows: Index | slice, rnd: Round, seen: Seen) -> Real:
-        """Eq. 2, unweighted."""
-        if seen.shares is not None:
-            return _divergence(np.asarray(rnd.profiles["label_histogram"])[rows], seen.shares)
-        apart = self.state.apart[rows]
-        return np.where(apart >= 0, apart, HALF)
+    def _label_divergence(self, shares: Array) -> Real:
+        """JS of every slot, computed once as long as the same array is registered."""
+        if self._diverging is None or self._diverging[0] is not shares:
+            self._diverging = shares, _divergence(np.asarray(shares), _mean_shares(np.asarray(shares)))
+        return self._diverging[1]
 
     def _losses(self, told: Index, loss: Array, replied: Mask) -> None:
         """L_k and eq. 3."""
@@ -303,11 +304,13 @@ def _mean_shares(shares: Array) -> Double:
 
 
 def _divergence(shares: Array, mean: Double) -> Real:
-    """JS of eq. 2: H((P + mean) / 2) - H(P) / 2 - H(mean) / 2; 1/2 where no shares are known."""
-    out, at = np.full(shares.shape[0], HALF), np.flatnonzero(_sound(shares))
-    if at.size:
-        p = _smooth(shares[at])
-        out[at] = np.clip(_entropy(0.5 * (p + mean)) - 0.5 * _entropy(p) - 0.5 * _entropy(mean), 0, 1)
+    """JS of eq. 2: H((P + mean) / 2) - H(P) / 2 - H(mean) / 2; negative where no shares are known."""
+    out, common = np.full(shares.shape[0], -1.0, np.float32), 0.5 * _entropy(mean)
+    for lo in range(0, shares.shape[0], CHUNK):
+        part = shares[lo : lo + CHUNK]
+        at = np.flatnonzero(_sound(part))
+        p = _smooth(part[at])
+        out[lo + at] = np.clip(_entropy(0.5 * (p + mean)) - 0.5 * _entropy(p) - common, 0, 1)
     return out
 
 
