@@ -25,7 +25,6 @@ from .vectors import (
     panel2,
     panel3,
     panel4,
-    panel6,
 )
 
 _P, _N = types.CPointer(types.float32), types.intp
@@ -39,19 +38,16 @@ def panels(
     b: Any, bo: int, bc: int, by: int, bx: int, nc: int, ny: int, nx: int,
     bias: Any, io: int, ir: int, again: int, length: int,
 ) -> None:  # fmt: skip
-    """C[r] over a run, for any number of rows: sixes and fours, a three, two or one at the end."""
+    """C[r] over a run, for any number of rows: fours and threes, a two or a one at the end."""
     add = again != 0
     r = 0
     while r < rows:
         left = rows - r
         cq, aq, iq = co + r * cr, ao + r * ar, io + r * ir
-        if left == 6 or left >= 9:
-            panel6(c, cq, cr, a, aq, ar, ac, ay, ax, b, bo, bc, by, bx, nc, ny, nx, bias, iq, ir, add, length)
-            r += 6
-        elif left >= 4:
+        if left == 4 or left == 7 or left == 8 or left >= 10:
             panel4(c, cq, cr, a, aq, ar, ac, ay, ax, b, bo, bc, by, bx, nc, ny, nx, bias, iq, ir, add, length)
             r += 4
-        elif left == 3:
+        elif left >= 3:
             panel3(c, cq, cr, a, aq, ar, ac, ay, ax, b, bo, bc, by, bx, nc, ny, nx, bias, iq, ir, add, length)
             r += 3
         elif left == 2:

@@ -155,7 +155,7 @@ def train(
     """
     n = rows.size
     most = min(batch, n)
-    g = np.empty_like(w)
+    g = np.empty(w.size + LANES, np.float32)[: w.size]  # tiles write back what lies behind a run
     first = np.zeros(w.size if rate[MOMENTUM] != 0.0 or rate[ADAM] != 0.0 else 0, np.float32)
     second = np.zeros(w.size if rate[ADAM] != 0.0 else 0, np.float32)
     hard, loss, hit = np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most, np.float32)

@@ -27,6 +27,7 @@ from fedcohort.types import Index, Model, Objective, Plan, Real, Updates
 
 from . import client as kernel
 from .layout import BLOCK, layout_of
+from .vectors import LANES
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -208,7 +209,7 @@ class FusedEngine:
         frozen: Floats | None = None,
     ) -> tuple[Floats, Floats]:  # fmt: skip
         """Per-sample losses, and the sum of scaled gradients."""
-        found = np.empty(self.n_params, np.float32)
+        found = np.empty(self.n_params + LANES, np.float32)[: self.n_params]
         hard, loss, hit = np.empty((3, rows.size), np.float32)
         given = np.empty((0, self._classes), np.float32) if frozen is None else frozen
         kernel.gradient(

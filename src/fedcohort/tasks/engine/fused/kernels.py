@@ -60,8 +60,18 @@ def parts(total: int, most: int) -> int:
 @kernel
 def fill(a: Floats, start: int, stop: int) -> None:
     """Zeros from start to stop."""
-    for j in range(start, stop):
-        a[j] = np.float32(0.0)
+    part = a[start:stop]
+    for j in range(part.size):
+        part[j] = np.float32(0.0)
+
+
+@kernel
+def total(a: Floats) -> np.float32:
+    """Sum, in as many lanes as the machine has."""
+    out = np.float32(0.0)
+    for j in range(a.size):
+        out += a[j]
+    return out
 
 
 @kernel
@@ -126,10 +136,7 @@ def conv_weights(row: Table, after: Table, first: bool, ws: Floats, winners: Byt
             for dy in range(size):
                 start = base + (dy * co + o) * lp
                 fill(ws, start + run, start + lp)
-                total = np.float32(0.0)
-                for j in range(start, start + run):
-                    total += ws[j]
-                g[row[BIAS] + o] += total
+                g[row[BIAS] + o] += total(ws[start : start + run])
         for dy in range(size):
             for o in range(0, co, 4):
                 for c in range(ci):
@@ -181,13 +188,14 @@ def linear_forward(row: Table, after: Table, ws: Floats, w: Floats, s: int) -> N
     block = parts(ci, max(_HOT // s, 1))
     for f in range(0, ci, block):
         call_panels(
-                    row[PANELS],
+            row[PANELS],
             co, ws, after[ACT], s, w, row[WEIGHT] + f, ci, 0, 0, 1,
             ws, row[ACT] + f * s, 0, 0, s, 1, 1, min(block, ci - f), w, row[BIAS], 1, int(f > 0), s,
         )  # fmt: skip
     if row[RELU]:
-        for j in range(after[ACT], after[ACT] + co * s):
-            ws[j] = np.float32(0.0) if ws[j] <= np.float32(0.0) else ws[j]
+        out = ws[after[ACT] : after[ACT] + co * s]
+        for j in range(out.size):
+            out[j] = np.float32(0.0) if out[j] <= np.float32(0.0) else out[j]
 
 
 @kernel
@@ -197,19 +205,17 @@ def linear_backward(
     """Gradients of a fully connected layer; the ReLU's mask is where the output is not positive."""
     ci, co, up = row[CI], row[CO], after[GRAD]
     if row[RELU]:
-        for j in range(co * s):
-            ws[up + j] = np.float32(0.0) if ws[after[ACT] + j] <= np.float32(0.0) else ws[up + j]
+        down, out = ws[up : up + co * s], ws[after[ACT] : after[ACT] + co * s]
+        for j in range(out.size):
+            down[j] = np.float32(0.0) if out[j] <= np.float32(0.0) else down[j]
     for o in range(co):
-        total = np.float32(0.0)
-        for j in range(up + o * s, up + (o + 1) * s):
-            total += ws[j]
-        g[row[BIAS] + o] += total
+        g[row[BIAS] + o] += total(ws[up + o * s : up + (o + 1) * s])
     if not first:
         turn(ws, row[ACT] + np.arange(ci) * s, ci, 0, s, ws, row[TURNED], ci)
     block = max(_HOT // s // LANES, 1) * LANES
     for f in range(0, ci, block):
         call_panels(
-                    row[PANELS],
+            row[PANELS],
             co, g, row[WEIGHT] + f, ci, ws, up, s, 0, 0, 1,
             ws, row[TURNED] + f, 0, 0, ci, 1, 1, s, zero, 0, 0, int(add), min(block, ci - f),
         )  # fmt: skip
@@ -218,7 +224,7 @@ def linear_backward(
     block = parts(co, max(_HOT // s, 1))
     for o in range(0, co, block):
         call_panels(
-                    row[PANELS],
+            row[PANELS],
             ci, ws, row[GRAD], s, w, row[WEIGHT] + o * ci, 1, 0, 0, ci,
             ws, up + o * s, 0, 0, s, 1, 1, min(block, co - o), zero, 0, 0, int(o > 0), s,
         )  # fmt: skip

@@ -8,8 +8,8 @@ may live in memory. Here the accumulators are vector registers by construction:
     dots   m rows times t taps of lane-wise dot products: the weight gradient of a convolution.
     pool   maximum over a window, its position, and ReLU, a vector of samples at a time; `unpool` is its transpose.
 
-All offsets and strides are in elements. Reads may run up to LANES floats past a run (buffers carry slack); writes
-never do. No flag here allows the compiler to assume that NaN does not occur.
+All offsets and strides are in elements. Tiles may touch up to LANES floats past a run, and leave them as they were:
+what is written to carries that much slack. No flag here allows the compiler to assume that NaN does not occur.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from numba.extending import intrinsic
 # 16 floats on AVX-512, else 8: one AVX2 register, or two NEON ones (which has twice as many).
 LANES: int = 16 if llvm.get_host_cpu_features().get("avx512f", False) else 8
 # Rows of a panel and vectors per row: twelve accumulators hide the latency of a multiply-add and fit 16 registers.
-VECTORS = {6: 2, 4: 3, 3: 3, 2: 4, 1: 8}
+VECTORS = {4: 3, 3: 3, 2: 4, 1: 8}
 
 F32, I8, I32, I64 = ir.FloatType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 VEC, BYTES, INTS = (ir.VectorType(t, LANES) for t in (F32, I8, I32))
 BITS = ir.VectorType(ir.IntType(1), LANES)
 CONTRACT = ("contract",)  # a * b + c may be one instruction; nothing else is relaxed
 N = types.intp
+VOID = ir.VoidType()
 
 
 def at_offset(context: Any, builder: Any, ty: Any, array: Any, offset: Any) -> Any:
@@ -102,44 +103,29 @@ def _rolled(builder: Any, count: Any, body: Callable[[], None]) -> None:
     builder.position_at_end(behind)
 
 
-def _masked(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
-    pointer = arguments[0].type if result is not VOID else arguments[1].type
-    typed = f"llvm.masked.{name}.v{LANES}f32.p0"
-    kinds = [VEC, pointer, I32, BITS] if result is VOID else [pointer, I32, BITS, VEC]
-    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, kinds), typed)
-    return builder.call(function, arguments)
-
-
-VOID = ir.VoidType()
-
-
 class _Run:
-    """How a tile meets memory: whole vectors, or only the first `left` floats of the tile."""
+    """How a tile meets memory: whole vectors, or only the first `left` floats; what lies behind is written back.
+
+    Processors differ much in the cost of masked stores. Nobody else writes to a worker's buffers, so this is safe.
+    """
 
     def __init__(self, builder: Any, left: Any = None) -> None:
         self._builder = builder
         self._left = left
 
-    def _mask(self, vector: int) -> Any:
-        lanes = ir.Constant(INTS, [vector * LANES + lane for lane in range(LANES)])
-        bound = splat(self._builder, self._builder.trunc(self._left, I32), INTS)
-        return self._builder.icmp_signed("<", lanes, bound)
-
     def load(self, pointer: Any, vector: int) -> Any:
-        place = step(self._builder, pointer, vector * LANES)
-        if self._left is None:
-            return load(self._builder, place)
-        place = self._builder.bitcast(place, VEC.as_pointer())
-        zero = ir.Constant(VEC, [0.0] * LANES)
-        return _masked(self._builder, "load", VEC, [place, I32(4), self._mask(vector), zero])
+        """Vector number `vector` of the tile's row."""
+        return load(self._builder, step(self._builder, pointer, vector * LANES))
 
     def store(self, value: Any, pointer: Any, vector: int) -> None:
-        place = step(self._builder, pointer, vector * LANES)
-        if self._left is None:
-            store(self._builder, value, place)
-        else:
-            place = self._builder.bitcast(place, VEC.as_pointer())
-            _masked(self._builder, "store", VOID, [value, place, I32(4), self._mask(vector)])
+        """Put a vector back."""
+        builder = self._builder
+        place = step(builder, pointer, vector * LANES)
+        if self._left is not None:
+            lanes = ir.Constant(INTS, [vector * LANES + lane for lane in range(LANES)])
+            inside = builder.icmp_signed("<", lanes, splat(builder, builder.trunc(self._left, I32), INTS))
+            value = builder.select(inside, value, load(builder, place))
+        store(builder, value, place)
 
 
 def _tile(builder: Any, rows: int, vectors: int, at: Any, reach: dict[str, Any], run: _Run) -> None:
@@ -185,6 +171,33 @@ _LEFT = ("c", "co", "cr", "a", "ao", "ar", "ac", "ay", "ax")
 _PANEL = (*_LEFT, "b", "bo", "bc", "by", "bx", "nc", "ny", "nx", "bias", "io", "ir", "add", "length")
 
 
+def _run_tiles(builder: Any, rows: int, g: dict[str, Any]) -> None:
+    """Cover the run: wide tiles, and at its end a wide, a double or a single one that stops where the run stops.
+
+    One vector alone is bound by the latency of its additions, so that two doubles replace a wide one and a single.
+    """
+    wide, size = VECTORS[rows], g["length"]
+    vectors = builder.sdiv(builder.add(size, I64(LANES - 1)), I64(LANES))
+    over = builder.srem(vectors, I64(wide))
+    lonely = builder.icmp_signed("==", over, I64(1))
+    split = builder.and_(lonely, builder.icmp_signed(">", vectors, I64(wide)))
+    whole = builder.sub(builder.sdiv(size, I64(wide * LANES)), builder.zext(split, I64))
+    with cgutils.for_range(builder, whole) as j:
+        _tile(builder, rows, wide, builder.mul(j.index, I64(wide * LANES)), g, _Run(builder))
+    done = builder.mul(whole, I64(wide * LANES))
+    with builder.if_then(split):
+        _tile(builder, rows, wide - 1, done, g, _Run(builder))
+        rest = builder.add(done, I64((wide - 1) * LANES))
+        _tile(builder, rows, 2, rest, g, _Run(builder, builder.sub(size, rest)))
+    left = builder.sub(size, done)
+    tail = builder.and_(builder.not_(split), builder.icmp_signed(">", left, I64(0)))
+    with builder.if_then(tail), builder.if_else(lonely) as (single, several):
+        with single:
+            _tile(builder, rows, 1, done, g, _Run(builder, left))
+        with several:
+            _tile(builder, rows, wide, done, g, _Run(builder, left))
+
+
 def _make_panel(rows: int) -> Callable[..., None]:
     """C[r][j] = (C[r][j] if add else bias[r]) + sum over (c, y, x) of A[r, c, y, x] * B[c, y, x][j], j < length."""
 
@@ -193,19 +206,7 @@ def _make_panel(rows: int) -> Callable[..., None]:
         kinds = dict(zip(_PANEL, sig.args, strict=True))
         for name, offset in (("c", "co"), ("a", "ao"), ("b", "bo"), ("bias", "io")):
             g[name] = at_offset(context, builder, kinds[name], g[name], g[offset])
-        wide = VECTORS[rows]
-        whole = builder.sdiv(g["length"], I64(wide * LANES))
-        with cgutils.for_range(builder, whole) as j:
-            _tile(builder, rows, wide, builder.mul(j.index, I64(wide * LANES)), g, _Run(builder))
-        done = builder.mul(whole, I64(wide * LANES))
-        left = builder.sub(g["length"], done)
-        with builder.if_then(builder.icmp_signed(">", left, I64(0))):
-            many = builder.icmp_signed(">", left, I64(LANES))
-            with builder.if_else(many) as (wider, single):
-                with wider:
-                    _tile(builder, rows, wide, done, g, _Run(builder, left))
-                with single:
-                    _tile(builder, rows, 1, done, g, _Run(builder, left))
+        _run_tiles(builder, rows, g)
         return context.get_dummy_value()
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -254,7 +255,7 @@ def _make_dots(rows: int, taps: int) -> Callable[..., None]:
     return dots  # type: ignore[no-any-return]
 
 
-panel6, panel4, panel3, panel2, panel1 = (_make_panel(rows) for rows in (6, 4, 3, 2, 1))
+panel4, panel3, panel2, panel1 = (_make_panel(rows) for rows in (4, 3, 2, 1))
 dots25, dots15 = _make_dots(2, 5), _make_dots(1, 5)
 dots43, dots23, dots13 = _make_dots(4, 3), _make_dots(2, 3), _make_dots(1, 3)
 dots41, dots21, dots11 = _make_dots(4, 1), _make_dots(2, 1), _make_dots(1, 1)
