@@ -58,15 +58,14 @@ ENTRIES: tuple[Entry, ...] = (
     _selector("afl", "afl:AFL", "utility", "Goetz et al. 2019", "4 bytes a reply"),
     _selector("epsilon-greedy", "epsilon_greedy:EpsilonGreedy", "bandit", "Watkins 1989", "8 bytes a reply"),
     _selector("ucb1", "ucb1:UCB1", "bandit", "Auer et al. 2002", "8 bytes a reply"),
+    _selector("feel", "feel:Feel", "utility", "Ren et al. 2020", "probes everybody (or a sample)"),
     _selector("warm-up", "wrappers:WarmUp", "wrapper", "-", "that of the inner selector"),
     _selector("explore", "wrappers:Explore", "wrapper", "-", "that of the inner selector"),
     _selector("quota", "quota:Quota", "wrapper", "after Huang et al. 2021", "that of the inner selector"),
     _selector("cool-down", "wrappers:CoolDown", "wrapper", "-", "that of the inner selector"),
     _selector("blocklist", "wrappers:Blocklist", "wrapper", "-", "that of the inner selector"),
     _selector("probability-cap", "probability_cap:ProbabilityCap", "wrapper", "-", "that of the inner selector"),
-    _selector(
-        "flash-rl", "flash_rl:FlashRL", "reinforcement", "Bouaziz et al. 2023", "one model from everybody, once"
-    ),
+    _selector("flash-rl", "flash_rl:FlashRL", "reinforcement", "Bouaziz et al. 2023", "one model from everybody, once"),
     _selector("favor", "favor:Favor", "reinforcement", "Wang et al. 2020", "one model from everybody, once"),
     _method("fedavg", "fedavg:FedAvg", "averaging", "McMahan et al. 2017"),
     _method("fedprox", "fedprox:FedProx", "averaging", "Li et al. 2020"),
