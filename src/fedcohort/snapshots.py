@@ -7,12 +7,12 @@ synced; the one before stays until the next. A damaged newest one is passed over
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedcohort.core.pack import PackError, pack, unpack
+from fedcohort.disk import DISK, Disk
 from fedcohort.errors import StoreError
 from fedcohort.types import Array, Arrays
 
@@ -22,16 +22,16 @@ GENERATIONS = 2
 class Snapshots:
     """The snapshots of one run, in a folder of their own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, disk: Disk = DISK) -> None:
+        self.folder, self.disk = folder, disk
 
     def save(self, index: int, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
         """Keep the state after round `index`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         data = pack(arrays, {**meta, "round": index})
-        write_durably(self._path(index), data + hashlib.sha256(data).digest())
+        write_durably(self._path(index), data + hashlib.sha256(data).digest(), self.disk)
         for old in self._rounds()[:-GENERATIONS]:
-            self._path(old).unlink(missing_ok=True)
+            self.disk.unlink(self._path(old))
 
     def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
         """The newest snapshot that checks out: (round, arrays, meta), or None."""
@@ -40,10 +40,6 @@ class Snapshots:
             if found is not None:
                 return index, *found
         return None
-
-    def at(self, index: int) -> tuple[Arrays, dict[str, Any]] | None:
-        """The snapshot after round `index`: (arrays, meta), or None where it is missing or damaged."""
-        return self._read(index) if self._path(index).exists() else None
 
     def check(self) -> int:
         """How many snapshots there are; raises when one of them does not check out."""
@@ -74,18 +70,17 @@ class Snapshots:
         return sorted(int(p.stem.removeprefix("round-")) for p in found if p.stem.removeprefix("round-").isdigit())
 
 
-def write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, data: bytes, disk: Disk = DISK) -> None:
     """Replace a file so that after a crash it holds either the old or the new bytes."""
     part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        sync_folder(path.parent)
+        disk.write(part, data)
+        disk.sync(part)
+        disk.replace(part, path)
+        disk.sync_folder(path.parent)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        if part.is_file():
+            disk.unlink(part)
         raise StoreError(
             f"file {path}", f"it could not be written ({error.strerror})", "free some space and resume"
         ) from None
@@ -93,8 +88,4 @@ def write_durably(path: Path, data: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make a rename in this folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    DISK.sync_folder(folder)

@@ -56,6 +56,21 @@ def show(
     Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
 
 
+@app.command("compact")
+def compact(
+    folder: Folder,
+    keep: Annotated[int, typer.Option(min=0, help="Leave this many of the newest finished rounds as they are.")] = 10,
+) -> None:
+    """Fold old records into compressed segments. Nothing is lost: `verify` replays them as before."""
+    journal = Journal.open(journal_of(folder))
+    try:
+        before, after = journal.compact(keep)
+    finally:
+        journal.close()
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{before:,} bytes before, {after:,} after; {journal.length} records, head {journal.head.hex()}")
+
+
 def _what(record: Record, full: bool) -> str:
     arrays, meta = record.unpack()
     if record.kind == "open":

@@ -56,6 +56,7 @@ def verify(folder: Path) -> Verified:
             _replay(session, records, simulation.federation.profiles)
         how = "run again" if needs & MODEL_SIZED else "replayed from the journal"
         rounds = sum(r.kind == "ask" for r in records)
+        journal.check_seal()
         return Verified(len(records), rounds, journal.head.hex(), how, Snapshots(folder / "snapshots").check())
     finally:
         journal.close()
