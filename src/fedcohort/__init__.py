@@ -5,7 +5,7 @@ Everything here loads on first use; `import fedcohort` itself needs NumPy only.
     simulate(...)       run any selector x method x world x task on this machine
     Session             a selector at work, for your own loop: ask, tell, close
     make_selector(...)  "oort(explore=0.8)" to an object; also make_method
-    Dataset             your own arrays as a task's data
+    Dataset, task_from  your own arrays as a task
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _LAZY = {
     "make_selector": "fedcohort.registry",
     "make_method": "fedcohort.registry",
     "simulate": "fedcohort.experiment.api",
+    "task_from": "fedcohort.experiment.api",
     "Dataset": "fedcohort.tasks.data",
     "Cohort": "fedcohort.types",
     "Outcome": "fedcohort.types",
@@ -40,10 +41,11 @@ __all__ = [
     "make_method",
     "make_selector",
     "simulate",
+    "task_from",
 ]
 
 if TYPE_CHECKING:
-    from fedcohort.experiment.api import simulate
+    from fedcohort.experiment.api import simulate, task_from
     from fedcohort.registry import make_method, make_selector
     from fedcohort.session import Session
     from fedcohort.tasks.data import Dataset

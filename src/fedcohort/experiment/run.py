@@ -19,16 +19,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedcohort import __version__
 from fedcohort.errors import RunExists, StoreError, VersionMismatch
 from fedcohort.experiment.config import RunConfig, from_mapping
 from fedcohort.journal import Journal
+from fedcohort.protocols import Method, Selector
 from fedcohort.registry import make_method, make_selector, make_task_spec, make_world_spec
 from fedcohort.sim.history import History
 from fedcohort.sim.loop import Simulation, read_history
 from fedcohort.snapshots import Snapshots, write_durably
+
+if TYPE_CHECKING:
+    from fedcohort.tasks.base import TaskSpec
+    from fedcohort.worlds.spec import WorldSpec
 
 OnRound = Callable[[dict[str, float]], None]
 _PACKAGES = ("numpy", "numba", "scikit-learn", "torch")
@@ -43,12 +48,31 @@ class Finished:
     folder: Path | None = None
 
 
-def build(config: RunConfig, *, journal: Journal | None = None, snapshots: Snapshots | None = None) -> Simulation:
+@dataclass(frozen=True)
+class Objects:
+    """Objects of your own in the place of names; None takes the configuration's."""
+
+    selector: Selector | None = None
+    method: Method | None = None
+    world: WorldSpec | None = None
+    task: TaskSpec | None = None
+
+
+def build(
+    config: RunConfig,
+    own: Objects | None = None,
+    *,
+    journal: Journal | None = None,
+    snapshots: Snapshots | None = None,
+) -> Simulation:
     """The objects of a configuration, put together."""
     from fedcohort.worlds.build import build_world
 
-    selector, method = make_selector(config.selector), make_method(config.method)
-    spec, world_spec = make_task_spec(config.task), make_world_spec(config.world)
+    own = own or Objects()
+    selector = own.selector if own.selector is not None else make_selector(config.selector)
+    method = own.method if own.method is not None else make_method(config.method)
+    spec = own.task if own.task is not None else make_task_spec(config.task)
+    world_spec = own.world if own.world is not None else make_world_spec(config.world)
     settings = config.settings()
     world = build_world(
         world_spec,
