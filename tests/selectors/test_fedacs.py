@@ -22,6 +22,8 @@ import fedacs_planted
 
 
 class TestFedACS(SelectorContract):
+    runs = 100
+
     def make(self):
         return FedACS()
 
@@ -209,7 +211,7 @@ A, B = np.array([0, 2, 0, 5, 1], np.float32), np.array([0, 1, 3, 2, 1], np.float
 
 def test_the_sequential_draw_has_the_law_of_algorithm_2():
     """First pick by integration; second pick given the first by integration over those left."""
-    rng, runs = np.random.default_rng(0), 6_000
+    rng, runs = np.random.default_rng(0), 4_000
     first, pairs = np.zeros(5), np.zeros((5, 5))
     for _ in range(runs):
         i, j = sequential_draw(A, B, 2, rng)
@@ -224,7 +226,7 @@ def test_the_sequential_draw_has_the_law_of_algorithm_2():
 
 def test_the_single_draw_is_the_top_of_one_draw_each():
     """Inclusion frequencies of the pool against a plain version with NumPy's own Beta generator."""
-    rng, runs = np.random.default_rng(1), 6_000
+    rng, runs = np.random.default_rng(1), 4_000
     got, want = np.zeros(5), np.zeros(5)
     theta = rng.beta(A + 1.0, B + 1.0, (runs, 5))
     for row in range(runs):
