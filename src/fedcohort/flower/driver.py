@@ -1,0 +1,122 @@
+"""The round driver: push, pull, deadline, early close. Nobody is waited for for ever.
+
+A message that got no reply in its round stays on the list until its time to live is over: a reply that comes after
+all is picked up by the next pull, whoever asks, and reported as late. Errors are attributed by the message they
+answer, never by their sender (those made by the SuperLink all come from node 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+SUPERLINK = 1  # node id of the SuperLink, sender of errors that it makes itself
+GRACE = 5.0  # seconds beyond its time to live after which a message is forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message on its way."""
+
+    slot: int
+    node: int
+    kind: str  # message type
+    round: int
+    at: float  # when it was pushed
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A reply, as the server saw it come in."""
+
+    sent: Sent
+    message: Message
+    seconds: float  # from push to pull, by the server's clock
+
+    @property
+    def error(self) -> str | None:
+        """Why there is no content, if there is none."""
+        if self.message.has_error():
+            return f"error-{self.message.error.code}: {(self.message.error.reason or '').strip()[:200]}"
+        return None
+
+    @property
+    def unreachable(self) -> bool:
+        """The SuperLink answered in the client's place: the client was not reached."""
+        return self.message.has_error() and self.message.metadata.src_node_id == SUPERLINK
+
+
+class Driver:
+    """Sends messages and hands out replies, with the times of both."""
+
+    def __init__(self, grid: Grid, clock: Callable[[], float], sleep: Callable[[float], None], poll: float) -> None:
+        self.grid, self.clock, self.sleep, self.poll = grid, clock, sleep, poll
+        self.sent: dict[str, Sent] = {}
+        self.unsolicited = 0
+        self.expired: list[Sent] = []  # never answered; whoever reads it empties it
+
+    def busy(self, slot: int) -> bool:
+        """Whether this client still owes a reply to an earlier message."""
+        return any(s.slot == slot for s in self.sent.values())
+
+    def push(
+        self, contents: Mapping[int, tuple[int, RecordDict]], kind: str, index: int, ttl: float
+    ) -> tuple[set[str], list[int]]:
+        """Send {slot: (node, content)}; the message ids, and the slots whose message could not be sent."""
+        now, slots = self.clock(), list(contents)
+        messages = [
+            Message(content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=str(index + 1))
+            for node, content in contents.values()
+        ]
+        if not messages:
+            return set(), []
+        accepted = {str(i) for i in self.grid.push_messages(messages) if i}
+        ids, lost = set(), []
+        for slot, message in zip(slots, messages, strict=True):
+            name = str(message.metadata.message_id)
+            if name not in accepted:
+                lost.append(slot)
+                continue
+            self.sent[name] = Sent(slot, message.metadata.dst_node_id, kind, index, now, now + ttl)
+            ids.add(name)
+        return ids, lost
+
+    def pull(self) -> list[Arrival]:
+        """Everything that has come in, of this round or an earlier one. Each reply is handed out once."""
+        now = self.clock()
+        for name in [n for n, s in self.sent.items() if now > s.expires + GRACE]:
+            self.expired.append(self.sent.pop(name))
+        if not self.sent:
+            return []
+        arrivals = []
+        for message in self.grid.pull_messages(sorted(self.sent)):
+            sent = self.sent.pop(str(message.metadata.reply_to_message_id), None)
+            if sent is None:  # nobody asked, or it was answered before
+                self.unsolicited += 1
+            else:
+                arrivals.append(Arrival(sent, message, max(now - sent.at, 0.0)))
+        return arrivals
+
+    def gather(
+        self,
+        ids: Iterable[str],
+        seconds: float,
+        take: Callable[[Arrival], None],
+        late: Callable[[Arrival], None],
+        enough: Callable[[], bool],
+    ) -> None:
+        """Wait for the replies to these messages: until all are in, enough are, or the time is up."""
+        waiting, until = set(ids), self.clock() + seconds
+        while waiting:
+            before = {name: self.sent[name] for name in waiting if name in self.sent}
+            for arrival in self.pull():
+                (take if arrival.sent in before.values() else late)(arrival)
+            waiting = {name for name in before if name in self.sent}
+            remaining = until - self.clock()
+            if not waiting or enough() or remaining <= 0:
+                return
+            self.sleep(min(self.poll, remaining))

@@ -1,0 +1,602 @@
+"""The rounds of one run: sweep, ask, train, judge, aggregate, evaluate, tell; and going on after a crash."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+
+from fedcohort import signals as catalogue
+from fedcohort.core.rng import generator
+from fedcohort.errors import ContractError, FedcohortError, MissingSignal, StoreError, VersionMismatch
+from fedcohort.flower import wire
+from fedcohort.flower.belief import Ballot, Believed, Judge, read_evaluation, read_signals
+from fedcohort.flower.clients import SERVER_SIDE, Clients, Terms
+from fedcohort.flower.driver import Arrival, Driver
+from fedcohort.flower.halves import Asked, Made, MethodHalf, StrategyHalf
+from fedcohort.flower.layout import Layout, record
+from fedcohort.flower.memory import Memory, counts, pack_result, unpack_result
+from fedcohort.flower.overselect import OverSelection
+from fedcohort.flower.settings import Settings
+from fedcohort.flower.wire import Refused
+from fedcohort.protocols import Selector
+from fedcohort.session import Session
+from fedcohort.types import Arrays, Cohort, Index, Outcome, Probed, RoundResult, Signals
+
+log = logging.getLogger("flwr")
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+_STRIKES = 3  # rounds in a row in which the wrapped strategy may fail to aggregate
+
+
+@dataclass
+class Open:
+    """A round under way."""
+
+    asked: Asked
+    contents: dict[int, tuple[int, RecordDict]]  # slot -> (node, body)
+    kind: str
+    wanted: frozenset[str]
+    started: float
+    believed: dict[int, Believed] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)  # slot -> why not
+    outcome: dict[int, Outcome] = field(default_factory=dict)  # of those that are known not to be OK
+    seconds: dict[int, float] = field(default_factory=dict)  # slot -> when its reply came
+    replied_at: list[float] = field(default_factory=list)  # wall time at which believed replies were made
+    timed_out: bool = False
+
+
+class Rounds:
+    """Everything of one run that changes."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        selector: Selector,
+        half: StrategyHalf | MethodHalf,
+        grid: Grid,
+        initial: ArrayRecord,
+        layout: Layout,
+    ) -> None:
+        self.settings, self.selector, self.half, self.layout = settings, selector, half, layout
+        self.driver = Driver(grid, settings.clock, settings.sleep, settings.poll)
+        self.began, self.before = settings.clock(), 0.0
+        self.arrays = initial
+        self.model = layout.model({str(k): a.numpy() for k, a in initial.items()})
+        self.over = OverSelection(settings.over_select)
+        self.memory = Memory(settings.state_dir)
+        self.judge = Judge(
+            layout,
+            limits=settings.limits,
+            weight_key=half.weight_key,
+            weight_needed=half.weight_needed,
+            metrics=settings.metrics,
+            check_shapes=settings.check_shapes,
+            metric_signals=settings.metric_signals,
+        )
+        self.evaluation = Ballot()
+        measure, abilities = half.demands(self.model) if isinstance(half, MethodHalf) else (frozenset(), frozenset())
+        self.clients = Clients(self.driver, self._terms(measure, abilities), settings.max_privacy)
+        self.rows: list[dict[str, Any]] = []
+        self.late: dict[int, float] = {}
+        self.strikes = 0
+        self.session: Session
+
+    def _terms(self, measure: frozenset[str], abilities: frozenset[str]) -> Terms:
+        s = self.settings
+        names = frozenset(n for n in self.selector.needs | measure if n in catalogue.SIGNALS)
+        return Terms(names, s.app_version, abilities, frozenset(s.metric_signals), s.identity)
+
+    # -- before the first round ------------------------------------------------------------------------------------
+
+    def begin(self, header: Mapping[str, Any]) -> None:
+        """Find the clients, refuse what cannot work, open or make the journal, go back to where a crash left us."""
+        resumed = self.memory.open(header)
+        try:
+            for _, _, meta in self.memory.records("roster"):
+                self.clients.load(meta)
+            self._gather_clients()
+            self._check_clients()
+            if not resumed:
+                self.memory.create(header)
+            self.session = Session(
+                self.selector,
+                size=self.settings.size,
+                seed=self.settings.seed,
+                journal=self.memory.journal,
+                provides=self.clients.terms.signals | SERVER_SIDE,
+                max_privacy=self.settings.max_privacy,
+            )
+            if resumed:
+                self._resume()
+            else:
+                self._snapshot()
+            self._news()
+        except BaseException:
+            self.memory.close()
+            raise
+
+    def _gather_clients(self) -> None:
+        """Ask everybody there who they are, until enough are known or the time is up."""
+        s, until = self.settings, self.settings.clock() + self.settings.wait
+        while True:
+            ids = self.clients.look(s.ttl)
+            self.driver.gather(ids, max(until - s.clock(), 0.0), self._registered, self._registered, lambda: False)
+            self._sweep()
+            if len(self.clients.node) >= s.min_available or s.clock() >= until:
+                return
+            s.sleep(min(s.poll, max(until - s.clock(), 0.0)))
+
+    def _registered(self, arrival: Arrival) -> None:
+        if arrival.sent.kind == wire.REGISTER:
+            self._answers.append(arrival)
+        else:
+            self._came_late(arrival)
+
+    @property
+    def _answers(self) -> list[Arrival]:
+        """Registrations that were pulled and not yet taken in; together they get slots in the order of their ids."""
+        return self.__dict__.setdefault("_pending_answers", [])  # type: ignore[no-any-return]
+
+    def _check_clients(self) -> None:
+        known, s = len(self.clients.node), self.settings
+        if known >= s.min_available:
+            return
+        refused = sorted(self.clients.refused.values())
+        if refused:
+            name, why = refused[0]
+            others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+            kind = VersionMismatch if "version" in why else MissingSignal
+            raise kind(
+                f"client {name}{others}",
+                f"{why}; {known} of at least {s.min_available} clients can be asked by {type(self.selector).__name__}",
+                "bring these clients up to date, or choose another selector",
+            )
+        raise StoreError(
+            f"{known} clients",
+            f"at least {s.min_available} must be there within {s.wait:g} s",
+            "start more SuperNodes, or lower min_available",
+        )
+
+    # -- one round -------------------------------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> float:
+        """Seconds that this run has been at work, over all its processes."""
+        return self.before + self.settings.clock() - self.began
+
+    def open(self, config: ConfigRecord) -> Open:
+        """Choose the cohort, commit it, and write the messages."""
+        self._assemble()
+        available = self.clients.available()
+        profiles = self.clients.profiles(catalogue.of_side(self.selector.needs, "profile"), self.settings.deadline)
+        index = self.session.index
+        self.memory.keep_ask(index, profiles)
+
+        def probe(clients: Index, names: frozenset[str]) -> Probed:
+            answers = self._probe(clients, names)
+            self.memory.keep_ask(index, profiles, answers)
+            return answers
+
+        cohort = self.session.ask(
+            available,
+            population=len(self.clients.roster),
+            clock=self.clock,
+            profiles=profiles,
+            probe=probe,
+            size=max(self.settings.size, min(self.over.ask_for(self.settings.size), available.size)),
+        )
+        return self._configured(cohort, config)
+
+    def _configured(self, cohort: Cohort, config: ConfigRecord) -> Open:
+        index, node = self.session.index, self.clients.node
+        nodes = {int(c): node[int(c)] for c in np.sort(cohort.clients) if int(c) in node}
+        samples = np.array([int(p.get("samples", 0)) for p in self.clients.profile], np.int64)
+        rng = generator(self.settings.seed, "method", index)
+        asked = Asked(index, self.arrays, self.model, cohort, nodes, samples, rng)
+        wanted = catalogue.of_side(self.selector.needs, "client")
+        kind, bodies = self.half.configure(asked, config, self.driver.grid) if nodes else ("train", {})
+        wanted |= self.half.measure if isinstance(self.half, MethodHalf) else frozenset()
+        contents = {s: (nodes[s], self._told(body, cohort, s, wanted, index)) for s, body in bodies.items()}
+        return Open(asked, contents, kind, wanted, self.settings.clock())
+
+    def _told(self, body: RecordDict, cohort: Cohort, slot: int, wanted: frozenset[str], index: int) -> RecordDict:
+        """A message's body with our record: which signals to send, and what the selector directs."""
+        told: dict[str, Any] = {"wire": wire.WIRE, "round": index, "measure": sorted(wanted)}
+        row = int(np.flatnonzero(cohort.clients == slot)[0])
+        for name, column in cohort.directives.items():
+            told[f"directive.{name}"] = float(np.asarray(column)[row])
+        return RecordDict({**body, wire.REQUEST: ConfigRecord(told)})
+
+    def exchange(self, rnd: Open) -> None:
+        """Send, and collect until quorum, deadline, or all are in."""
+        s = self.settings
+        ids, lost = self.driver.push(rnd.contents, rnd.kind, rnd.asked.index, s.ttl)
+        rnd.started = s.clock()
+        for slot in lost:
+            self.fail(rnd, slot, "not-sent")
+        self.driver.gather(
+            ids,
+            s.deadline,
+            lambda arrival: self.take(rnd, arrival),
+            self._registered,
+            lambda: len(rnd.believed) >= s.quorum,
+        )
+        rnd.timed_out = s.clock() - rnd.started >= s.deadline
+
+    def take(self, rnd: Open, arrival: Arrival) -> None:
+        """One reply in time: read it, or note why not."""
+        slot = arrival.sent.slot
+        rnd.seconds[slot] = arrival.seconds
+        if arrival.error is not None:
+            self.fail(rnd, slot, arrival.error)
+            if arrival.unreachable:
+                self.clients.silent.add(slot)
+            return
+        self.clients.alive(slot)
+        self.clients.measured(slot, arrival.seconds)
+        try:
+            rnd.believed[slot] = self.judge.read(arrival, self.model, rnd.wanted)
+            rnd.replied_at.append(float(arrival.message.metadata.created_at))
+        except Refused as reason:
+            rnd.outcome[slot], rnd.reasons[slot] = Outcome.REJECTED, reason.reason
+
+    def fail(self, rnd: Open, slot: int, why: str) -> None:
+        """This client did its part of the round in vain."""
+        rnd.outcome[slot], rnd.reasons[slot] = Outcome.FAILED, why
+
+    def close(self, rnd: Open, evaluate: ConfigRecord, evaluate_fn: EvaluateFn | None, *, send: bool = True) -> None:
+        """Judge, aggregate, evaluate, and tell; the model stays where nobody came back."""
+        elapsed = self.settings.clock() - rnd.started
+        lag = time.time() - sorted(rnd.replied_at)[self.settings.quorum - 1] if self._full(rnd) else math.nan
+        for slot, why in self.judge.agree(rnd.believed).items():
+            del rnd.believed[slot]
+            rnd.outcome[slot], rnd.reasons[slot] = Outcome.REJECTED, why
+        made = self._aggregate(rnd)
+        for slot, why in made.filtered.items():
+            rnd.outcome[slot], rnd.reasons[slot] = Outcome.FILTERED, why
+        row = {"round": float(rnd.asked.index), "clock": self.clock, "seconds": elapsed, "close_lag": lag}
+        found = {f"train.{k}": v for k, v in made.metrics.items()}
+        result = self._result(rnd, elapsed)
+        if send and isinstance(self.half, StrategyHalf):
+            found.update({f"evaluate.{k}": v for k, v in self._evaluate(rnd, evaluate).items()})
+        central = evaluate_fn(rnd.asked.index + 1, self.arrays) if evaluate_fn is not None else None
+        found.update({f"server.{k}": v for k, v in (central or {}).items()})
+        result = RoundResult(**{**_fields(result), "score": self._score(found)})
+        row.update({**counts(result.outcome), "asked": float(result.clients.size), "drop_out": self.over.rate})
+        row.update({f"method.{k}": v for k, v in made.info.items()})
+        self.tell(result, {**{k: v for k, v in row.items() if math.isfinite(v)}, **_plain(found), **self._late()}, rnd)
+
+    def tell(self, result: RoundResult, row: dict[str, Any], rnd: Open) -> None:
+        """Make the round's end durable, then let journal and selector know."""
+        names = {str(s): self.clients.roster.name(s) for s in result.clients.tolist()}
+        reasons = {int(k): v for k, v in rnd.reasons.items()}
+        arrays = {f"result.{k}": v for k, v in pack_result(result).items()}
+        meta = {"row": {**row, "names": names}, "reasons": {str(k): v for k, v in reasons.items()}}
+        state, more = self._state()
+        closing = {**arrays, **{f"state.{k}": v for k, v in state.items()}}
+        self.memory.keep(self.memory.closings, result.index, closing, {**meta, "state": more})
+        self._told_all(result, meta["row"], reasons)
+
+    def _told_all(self, result: RoundResult, row: dict[str, Any], reasons: dict[int, str]) -> None:
+        self.session.tell(result, row, reasons)
+        self.rows.append(row)
+        self._news()
+        self._snapshot()
+        said = " ".join(f"{o.name}={int(row[o.name.lower()])}" for o in Outcome if row[o.name.lower()])
+        log.info("round %d: asked %d, %s", result.index + 1, int(row["asked"]), said or "nobody came back")
+        for slot, why in sorted(reasons.items()):
+            log.info("\tclient %s: %s", self.clients.roster.name(slot), why)
+
+    # -- parts of a round ------------------------------------------------------------------------------------------
+
+    def _full(self, rnd: Open) -> bool:
+        return len(rnd.believed) >= self.settings.quorum > 0
+
+    def _assemble(self) -> None:
+        """Take in what came since the last round; wait at most one deadline for somebody to be there."""
+        s = self.settings
+        until = s.clock() + s.deadline
+        while True:
+            self._sweep()
+            self.clients.look(s.ttl)
+            self._sweep()
+            if self.clients.available().size or s.clock() >= until:
+                break
+            s.sleep(min(s.poll, max(until - s.clock(), 0.0)))
+        self._news()
+
+    def _sweep(self) -> None:
+        """Late replies and registrations; those whose time is over owe a sign of life."""
+        for arrival in self.driver.pull():
+            self._registered(arrival)
+        answers = self._answers[:]
+        self._answers.clear()
+        self.clients.heard(answers)
+        for sent in self.driver.expired:
+            if sent.slot >= 0:
+                self.clients.silent.add(sent.slot)
+            self.clients.asked.discard(sent.node)
+        self.driver.expired.clear()
+
+    def _came_late(self, arrival: Arrival) -> None:
+        slot = arrival.sent.slot
+        if not arrival.unreachable:
+            self.clients.alive(slot)
+            self.clients.measured(slot, arrival.seconds)
+            self.late[slot] = arrival.seconds
+
+    def _late(self) -> dict[str, Any]:
+        late, self.late = self.late, {}
+        return {"late_replies": {self.clients.roster.name(s): round(v, 3) for s, v in late.items()}} if late else {}
+
+    def _probe(self, clients: Index, names: frozenset[str]) -> Probed:
+        """Ask these clients for probe signals of the current model; those that do not answer well are left out."""
+        told = {"wire": wire.WIRE, "round": self.session.index, "measure": sorted(names)}
+        body = RecordDict({"arrays": self.arrays, wire.REQUEST: ConfigRecord(told)})
+        answers: dict[int, Any] = {}
+
+        def take(arrival: Arrival) -> None:
+            slot = arrival.sent.slot
+            if arrival.error is None:
+                self.clients.alive(slot)
+                try:
+                    answers[slot] = self._probed(arrival, names)
+                except Refused as reason:
+                    log.info("probe of client %s: %s", self.clients.roster.name(slot), reason.reason)
+
+        contents = {int(c): (self.clients.node[int(c)], body) for c in clients}
+        ids, _ = self.driver.push(contents, wire.PROBE, self.session.index, self.settings.ttl)
+        self.driver.gather(ids, self.settings.deadline, take, self._registered, lambda: False)
+        slots = np.array(sorted(answers), np.int64)
+        columns = {n: np.array([answers[int(s)][n] for s in slots], np.float32) for n in sorted(names)}
+        return Probed(slots, Signals(columns))
+
+    def _probed(self, arrival: Arrival, names: frozenset[str]) -> Mapping[str, Any]:
+        try:
+            if arrival.message.metadata.src_node_id != arrival.sent.node:
+                raise Refused("sender-is-not-the-one-asked")
+            found = read_signals(arrival.message.content, names, {}, {}, self.judge.widths)
+        except Refused:
+            raise
+        except Exception as error:
+            raise Refused(f"malformed: {type(error).__name__}") from None
+        for name, value in found.items():
+            if not np.all(np.abs(np.asarray(value, np.float64)) <= 1e15):
+                raise Refused(f"signal-not-sane:{name}")
+        return found
+
+    def _aggregate(self, rnd: Open) -> Made:
+        """A new model, or the old one with the reason why it stays."""
+        replies = [rnd.believed[s] for s in sorted(rnd.believed)]
+        try:
+            made = self.half.aggregate(rnd.asked, replies)
+            named = None if made.arrays is None else {str(k): a.numpy() for k, a in made.arrays.items()}
+            if named is not None and not all(np.isfinite(v).all() for v in named.values()):
+                raise ArithmeticError("the aggregated model is not finite")
+        except FedcohortError:
+            raise
+        except Exception as error:
+            self.strikes += 1
+            log.error("round %d: the model stays as it is, aggregation failed: %s", rnd.asked.index + 1, error)
+            if self.strikes >= _STRIKES:
+                raise ContractError(
+                    f"aggregation: {type(error).__name__}: {error}", f"it failed {_STRIKES} rounds in a row", "mend it"
+                ) from error
+            return Made(None, {}, {r.slot: f"aggregation-failed: {type(error).__name__}" for r in replies})
+        self.strikes = 0
+        if named is not None:
+            if self.settings.check_shapes:
+                named = {k: _like(named[k], self.layout.dtypes[k]) for k in self.layout.shapes}
+                self.model = self.layout.model(named)
+            self.arrays = record(named)
+        return made
+
+    def _result(self, rnd: Open, elapsed: float) -> RoundResult:
+        clients = np.sort(rnd.asked.cohort.clients)
+        slots = clients.tolist()
+        for slot in slots:
+            if slot not in rnd.believed and slot not in rnd.outcome:
+                if slot not in rnd.contents:
+                    self.fail(rnd, slot, "not-connected")
+                    continue
+                rnd.outcome[slot] = Outcome.LATE
+                if rnd.timed_out:
+                    self.clients.silent.add(slot)
+        outcome = np.array([rnd.outcome.get(s, Outcome.OK) for s in slots], np.int8)
+        watched = outcome.size if rnd.timed_out else int((outcome != Outcome.LATE).sum())
+        came = int(np.isin(outcome, (Outcome.OK, Outcome.FILTERED)).sum())
+        self.over.learn(watched - came, watched)
+        duration = np.array([rnd.seconds.get(s, elapsed) for s in slots], np.float64)
+        needs = self.selector.needs
+        model = self.model.params if "model" in needs else None
+        return RoundResult(
+            rnd.asked.index, clients, outcome, duration, Signals(self._signals(rnd, slots)), math.nan, None, model
+        )
+
+    def _signals(self, rnd: Open, slots: list[int]) -> Arrays:
+        """Client signals as they came, and what the server computes from uploads it has anyway."""
+        out: Arrays = {}
+        needs, before = self.selector.needs, rnd.asked.model.params
+        computed: dict[str, Callable[[Believed], Any]] = {
+            "delta_norm": lambda r: r.norm,
+            "delta": lambda r: r.delta,
+            "weights": lambda r: r.delta + before,
+            "last_layer_delta": lambda r: r.delta[self.layout.last_layer],
+        }
+        rows = {n: {s: r.signals[n] for s, r in rnd.believed.items()} for n in rnd.wanted if n in needs}
+        rows.update({n: {s: f(r) for s, r in rnd.believed.items()} for n, f in computed.items() if n in needs})
+        for name, found in rows.items():
+            example = np.asarray(next(iter(found.values()), 0.0))
+            dtype = np.float64 if example.ndim == 0 else np.float32
+            out[name] = np.full((len(slots), *example.shape), np.nan, dtype)
+            for row, slot in enumerate(slots):
+                if slot in found:
+                    out[name][row] = found[slot]
+        return out
+
+    def _evaluate(self, rnd: Open, config: ConfigRecord) -> dict[str, Any]:
+        """Federated evaluation, on as many clients as the wrapped strategy's settings say."""
+        assert isinstance(self.half, StrategyHalf)
+        available = self.clients.available()
+        count = self.half.evaluators(available.size)
+        if count == 0:
+            return {}
+        index = rnd.asked.index
+        chosen = np.sort(generator(self.settings.seed, "evaluate", index).choice(available, count, replace=False))
+        nodes = {int(c): self.clients.node[int(c)] for c in chosen}
+        asked = Asked(index, self.arrays, self.model, Cohort(chosen), nodes, rnd.asked.samples, rnd.asked.rng)
+        configured = self.half.configure_evaluate(asked, config, self.driver.grid)
+        if configured is None:
+            return {}
+        kind, bodies = configured
+        replies = self._evaluations(kind, {s: (nodes[s], b) for s, b in bodies.items()}, index)
+        keys = set(self.evaluation.vote({s: m for s, (_, m) in replies.items()}))
+        same = [(a.message, m) for s, (a, m) in sorted(replies.items()) if set(m) == keys]
+        try:
+            return self.half.aggregate_evaluate(index, same)
+        except Exception as error:
+            log.error("round %d: evaluation could not be aggregated: %s", index + 1, error)
+            return {}
+
+    def _evaluations(
+        self, kind: str, contents: Mapping[int, tuple[int, RecordDict]], index: int
+    ) -> dict[int, tuple[Arrival, dict[str, Any]]]:
+        out: dict[int, tuple[Arrival, dict[str, Any]]] = {}
+
+        def take(arrival: Arrival) -> None:
+            slot = arrival.sent.slot
+            if arrival.error is not None:
+                return
+            self.clients.alive(slot)
+            try:
+                metrics = read_evaluation(arrival)
+                weight = metrics.get(self.half.weight_key, 1)
+                if isinstance(weight, list) or not 0 < weight <= self.settings.limits.max_weight:
+                    raise Refused("weight-out-of-range")
+                out[slot] = arrival, metrics
+            except Refused as reason:
+                log.info("evaluation of client %s: %s", self.clients.roster.name(slot), reason.reason)
+
+        ids, _ = self.driver.push(contents, kind, index, self.settings.ttl)
+        self.driver.gather(ids, self.settings.deadline, take, self._registered, lambda: False)
+        return out
+
+    def _score(self, found: Mapping[str, Any]) -> float:
+        key = self.settings.score
+        for side in ("server", "evaluate"):
+            value = found.get(f"{side}.{key}")
+            if isinstance(value, int | float):
+                return float(value)
+        return math.nan
+
+    # -- what survives ---------------------------------------------------------------------------------------------
+
+    def _news(self) -> None:
+        found = self.clients.news_record()
+        if found is not None:
+            self.memory.write("roster", self.session.index, *found)
+
+    def _state(self) -> tuple[Arrays, dict[str, Any]]:
+        """Everything but session and result: model, strategy, what was learned of the deployment."""
+        arrays: Arrays = {f"model.{i}": a.numpy() for i, a in enumerate(self.arrays.values())}
+        half, half_meta = self.half.state()
+        judge, judge_meta = self.judge.state()
+        arrays.update({f"half.{k}": v for k, v in half.items()})
+        arrays.update({f"judge.{k}": v for k, v in judge.items()})
+        slots = sorted(self.clients.latency)
+        arrays["latency.slots"] = np.array(slots, np.int64)
+        arrays["latency.seconds"] = np.array([self.clients.latency[s] for s in slots], np.float64)
+        arrays["over"] = np.array([self.over.lost, self.over.seen], np.float64)
+        meta = {"names": [str(k) for k in self.arrays], "half": half_meta, "judge": judge_meta, "clock": self.clock}
+        return arrays, meta
+
+    def _load(self, arrays: Arrays, meta: Mapping[str, Any]) -> None:
+        named = {name: arrays[f"model.{i}"] for i, name in enumerate(meta["names"])}
+        self.arrays = record(named)
+        if self.settings.check_shapes:
+            self.model = self.layout.model(named)
+        self.half.load(_part(arrays, "half."), meta["half"])
+        self.judge.load(_part(arrays, "judge."), meta["judge"])
+        self.clients.latency = dict(
+            zip(arrays["latency.slots"].tolist(), arrays["latency.seconds"].tolist(), strict=True)
+        )
+        self.over.lost, self.over.seen = arrays["over"].tolist()
+        self.before, self.began = float(meta["clock"]), self.settings.clock()
+
+    def _snapshot(self) -> None:
+        arrays, meta = self._state()
+        arrays.update({f"session.{k}": v for k, v in self.session.state_dict().items()})
+        self.memory.keep(self.memory.snapshots, self.session.index, arrays, meta)
+
+    def _resume(self) -> None:
+        """Go back to the newest snapshot; close again the round that was closed, if the journal is ahead of it."""
+        found = self.memory.snapshots.latest()
+        if found is not None:
+            index, arrays, meta = found
+            self.session.load_state_dict(_part(arrays, "session."))
+            self._load(arrays, meta)
+            self.rows = [m["metrics"] for at, _, m in self.memory.records("tell") if at < index]
+        while (closing := self.memory.closings.at(self.session.index)) is not None:
+            self.reopen()
+            arrays, meta = closing
+            self._load(_part(arrays, "state."), meta["state"])
+            reasons = {int(k): v for k, v in meta["reasons"].items()}
+            result = unpack_result(self.session.index, _part(arrays, "result."))
+            self._told_all(result, meta["row"], reasons)
+        log.info("resumed: %d rounds are done, next is round %d", self.session.index, self.session.index + 1)
+
+    def reopen(self) -> Cohort | None:
+        """Commit again the cohort that an earlier process committed for this round; None where it did not."""
+        index = self.session.index
+        found = self.memory.asked(index)
+        if found is None:
+            return None
+        arrays, meta = found
+        total = int(meta["population"])
+        profiles, answers = self.memory.kept_ask(index)
+        return self.session.ask(
+            np.arange(total) if bool(arrays["everybody"]) else arrays["available"],
+            population=total,
+            clock=float(meta["clock"]),
+            profiles=profiles,
+            probe=lambda clients, names: answers,
+            size=int(meta["size"]),
+        )
+
+    def again(self, config: ConfigRecord) -> Open | None:
+        """The round that an earlier process left open, ready to be sent again."""
+        cohort = self.reopen()
+        if cohort is None:
+            return None
+        self._assemble()
+        log.info("round %d was left open: its cohort is asked again", self.session.index + 1)
+        return self._configured(cohort, config)
+
+
+def _fields(result: RoundResult) -> dict[str, Any]:
+    return {name: getattr(result, name) for name in RoundResult.__slots__}
+
+
+def _part(arrays: Mapping[str, Any], prefix: str) -> Arrays:
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
+def _like(value: Any, dtype: np.dtype[np.generic]) -> Any:
+    return np.rint(value).astype(dtype) if dtype.kind != "f" else value.astype(dtype)
+
+
+def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics that JSON can hold: finite numbers and lists of them."""
+
+    def finite(value: Any) -> bool:
+        values = value if isinstance(value, list) else [value]
+        return all(isinstance(v, int | float) and math.isfinite(v) for v in values)
+
+    return {k: v for k, v in found.items() if finite(v)}
