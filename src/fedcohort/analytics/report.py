@@ -31,7 +31,7 @@ class SkewReport:
     share: float = 0.4  # which part counts as the least skewed (FedACS's lambda)
     delta: float = 0.05  # allowed probability of being wrong
     independent: bool = True  # rounds were: fresh cohorts and fresh models
-    truth: Real | None = None  # the world's own skewness parameter, where it has one
+    truth: Real | None = None  # distance of the true class mix from everybody's, in bits, where all labels are at hand
 
     @property
     def population(self) -> int:

@@ -59,8 +59,7 @@ def rank_clients(
     built = build_world(place, spec.labels(), seed=seed, owners=spec.owners(), classes=spec.classes)
     task = spec.bind(built)
     report = measure(task, built, rounds=rounds, per_round=per_round, share=share, delta=delta, train=train, seed=seed)
-    truth = built.skew if np.isfinite(built.skew).any() else None
-    return replace(report, truth=truth)
+    return replace(report, truth=built.divergence())
 
 
 def measure(

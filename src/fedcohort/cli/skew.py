@@ -92,12 +92,11 @@ def _show(report: SkewReport, rows: int) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(_table(report, rows))
     console.print(report.statement(), markup=False)
-    if report.truth is not None:
+    if report.truth is not None and np.ptp(report.truth) > 0:
         from fedcohort.core.stats import spearman
 
-        known = report.known & np.isfinite(report.truth)
-        rho = spearman(np.asarray(report.truth, np.float64)[known], report.rank[known])
-        console.print(f"This world knows how skewed its clients are: rank correlation with that {rho:.3f}.")
+        rho = spearman(report.truth[report.known], report.rank[report.known])
+        console.print(f"All labels are at hand here: rank correlation with the true distance of the mixes {rho:.3f}.")
 
 
 def _table(report: SkewReport, rows: int) -> Table:

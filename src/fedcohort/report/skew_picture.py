@@ -73,13 +73,11 @@ def _duels(axis: Any, report: SkewReport) -> None:
 
 
 def _against(axis: Any, report: SkewReport) -> None:
-    """Q against the world's own parameter where it has one, else against the number of samples."""
+    """Q against the true distance of the class mix where it is known, else against the number of samples."""
     at = np.flatnonzero(report.known)
     truth = report.truth
-    if truth is not None:
-        at = at[np.isfinite(truth[at])]
     x = report.samples if truth is None else truth
-    name = "samples of the client" if truth is None else "planted skewness of the client (unknown to the ranking)"
+    name = "samples of the client" if truth is None else "true distance of its class mix from everybody's, bits"
     rho = spearman(np.asarray(x[at], np.float64), report.q[at])
     axis.scatter(x[at], report.q[at], s=16 if at.size <= 400 else 4, color=INSIDE, alpha=0.7, linewidth=0)
     axis.set(title=f"Measured skewness, rank correlation {rho:.2f}", xlabel=name, ylabel="Q / median Q of the round")
