@@ -41,6 +41,10 @@ class Snapshots:
                 return index, *found
         return None
 
+    def at(self, index: int) -> tuple[Arrays, dict[str, Any]] | None:
+        """The snapshot after round `index`: (arrays, meta), or None where it is missing or damaged."""
+        return self._read(index) if self._path(index).exists() else None
+
     def check(self) -> int:
         """How many snapshots there are; raises when one of them does not check out."""
         for index in self._rounds():

@@ -17,10 +17,11 @@ from fedcohort.errors import JournalDamaged
 from fedcohort.experiment.run import build, configuration, journal_of
 from fedcohort.journal import Journal, Record
 from fedcohort.registry import make_selector
+from fedcohort.replay import replay_ask, replay_tell
 from fedcohort.session import Session
 from fedcohort.sim.loop import Simulation
 from fedcohort.snapshots import Snapshots
-from fedcohort.types import Arrays, Index, Probed, RoundResult, Signals
+from fedcohort.types import Arrays
 
 MODEL_SIZED = frozenset({"delta", "weights", "last_layer_delta", "probe_weights", "model"})
 
@@ -63,50 +64,13 @@ def verify(folder: Path) -> Verified:
 
 
 def _replay(session: Session, records: list[Record], profiles: Arrays) -> None:
-    asked: Index | None = None
     for record in records:
         if record.kind == "ask":
-            asked = _ask(session, record, profiles)
-        elif record.kind == "tell" and asked is not None:
-            _tell(session, record)
-
-
-def _ask(session: Session, record: Record, profiles: Arrays) -> Index:
-    arrays, meta = record.unpack()
-    total = int(meta["population"])
-    available = np.arange(total) if bool(arrays["everybody"]) else arrays["available"]
-
-    def answers(clients: Index, names: frozenset[str]) -> Probed:
-        columns = {n: arrays[f"probe.{n}"] for n in names if f"probe.{n}" in arrays}
-        return Probed(arrays.get("probed", clients[:0]), Signals(columns))
-
-    cohort = session.ask(
-        available,
-        population=total,
-        clock=float(meta["clock"]),
-        profiles=profiles,
-        probe=answers,
-        size=int(meta["size"]),
-    )
-    if not np.array_equal(cohort.clients, arrays["clients"]):
-        raise _different(record, f"the journal has {arrays['clients'][:12]}, the replay {cohort.clients[:12]}")
-    return cohort.clients
-
-
-def _tell(session: Session, record: Record) -> None:
-    arrays, meta = record.unpack()
-    columns = {k.removeprefix("signal."): v for k, v in arrays.items() if k.startswith("signal.")}
-    score = meta["score"]
-    session.tell(
-        RoundResult(
-            index=record.round,
-            clients=arrays["clients"],
-            outcome=arrays["outcome"],
-            duration=arrays["duration"],
-            signals=Signals(columns),
-            score=float("nan") if score is None else float(score),
-        )
-    )
+            chosen, written = replay_ask(session, record, profiles).clients, record.unpack()[0]["clients"]
+            if not np.array_equal(chosen, written):
+                raise _different(record, f"the journal has {written[:12]}, the replay {chosen[:12]}")
+        elif record.kind == "tell":
+            replay_tell(session, record)
 
 
 def _run_again(simulation: Simulation, records: list[Record]) -> None:

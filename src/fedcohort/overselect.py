@@ -1,0 +1,88 @@
+"""How many to ask so that enough come back, from the drop-out that was measured.
+
+With drop-out q the number of clients to ask until K of them come back is negative binomial, so the optimum is
+
+    m*(K, q) = min { m : P[Binomial(m, 1 - q) >= K] >= target }                                                    (1)
+
+(K = 100 and 99.9 %: 124 at q = 0.1, 170 at 0.3, 248 at 0.5). The drop-out is not known but measured, with forgetting:
+
+    lost <- w lost + lost_t,    seen <- w seen + seen_t,    q = l + sqrt(l (1 - l) / seen)  with  l = lost / seen       (2)
+
+One standard error on top pays for not knowing q: without it, half of the time too few are asked. Before anything was
+seen, half of the clients are taken for lost: a first round that asks too many costs less than one that fails.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from fedcohort.errors import check
+
+ADAPTIVE = "adaptive"
+TARGET = 0.999  # share of rounds that should reach their size
+MEMORY = 0.98  # [w] weight of the past after each round
+PRIOR = (10.0, 20.0)  # lost and seen before anything was measured
+MOST_LOST = 0.9  # beyond this, asking more is no remedy
+
+
+@lru_cache(maxsize=65536)
+def enough_for(size: int, lost: float, target: float = TARGET) -> int:
+    """Eq. 1: the smallest cohort of which at least `size` come back with probability `target`."""
+    if lost <= 0.0 or size <= 0:
+        return size
+    come, gone = math.log1p(-min(lost, MOST_LOST)), math.log(min(lost, MOST_LOST))
+    log_mass = size * come  # of needing exactly m clients, here m = size
+    reached, asked = math.exp(log_mass), size
+    while reached < target:
+        log_mass += gone + math.log(asked) - math.log(asked + 1 - size)
+        asked += 1
+        reached += math.exp(log_mass)
+    return asked
+
+
+class OverSelection:
+    """Keeps the measured drop-out and says how many to ask: a fixed factor, or "adaptive"."""
+
+    def __init__(self, rule: str | float = ADAPTIVE, target: float = TARGET) -> None:
+        good = rule == ADAPTIVE if isinstance(rule, str) else rule >= 1.0
+        check(good, f"over_select = {rule!r}", "it must be 'adaptive' or a factor of at least 1", "use e.g. 1.3")
+        check(0.0 < target < 1.0, f"target = {target}", "a probability between 0 and 1", "use e.g. 0.999")
+        self.rule, self.target = rule, target
+        self.lost, self.seen = PRIOR
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the number follows the measured drop-out."""
+        return self.rule == ADAPTIVE
+
+    @property
+    def rate(self) -> float:
+        """The drop-out believed in now (eq. 2)."""
+        mean = self.lost / self.seen
+        return mean + math.sqrt(max(mean * (1.0 - mean), 0.0) / self.seen)
+
+    def ask_for(self, size: int) -> int:
+        """How many to ask when `size` are wanted."""
+        if isinstance(self.rule, str):
+            return enough_for(size, round(self.rate, 4), self.target)
+        return math.ceil(size * self.rule)
+
+    def learn(self, came: int, lost: int) -> None:
+        """The fate of so many dispatched clients is known: these came back, those did not."""
+        if came + lost > 0:
+            self.lost = self.lost * MEMORY + lost
+            self.seen = self.seen * MEMORY + came + lost
+
+
+class BackOff:
+    """A pause after each abandoned round, doubled as long as they follow each other."""
+
+    def __init__(self, first: float, most: float = 3600.0) -> None:
+        check(0.0 <= first <= most, f"back_off = {first}", f"it must be between 0 and {most}", "use seconds, e.g. 60")
+        self.first, self.most, self.count = first, most, 0
+
+    def pause(self, abandoned: bool) -> float:
+        """Seconds to wait after a round that was abandoned, or was not."""
+        self.count = self.count + 1 if abandoned else 0
+        return min(self.first * 2.0 ** min(self.count - 1, 60), self.most) if self.count else 0.0
