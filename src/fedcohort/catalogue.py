@@ -59,6 +59,7 @@ ENTRIES: tuple[Entry, ...] = (
     _selector("epsilon-greedy", "epsilon_greedy:EpsilonGreedy", "bandit", "Watkins 1989", "8 bytes a reply"),
     _selector("ucb1", "ucb1:UCB1", "bandit", "Auer et al. 2002", "8 bytes a reply"),
     _selector("feel", "feel:Feel", "utility", "Ren et al. 2020", "probes everybody (or a sample)"),
+    _selector("fedcs", "fedcs:FedCS", "system", "Nishio and Yonetani 2019"),
     _selector("warm-up", "wrappers:WarmUp", "wrapper", "-", "that of the inner selector"),
     _selector("explore", "wrappers:Explore", "wrapper", "-", "that of the inner selector"),
     _selector("quota", "quota:Quota", "wrapper", "after Huang et al. 2021", "that of the inner selector"),

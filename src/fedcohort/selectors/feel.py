@@ -201,15 +201,15 @@ def _probabilities(a: Double, d: Double) -> Double:
     """
     total = float(a.sum())
     low, high = float(a[d <= 0].sum()) ** 2, total**2
-    x = max(low, high - float(a @ d) / total)  # h is a power mean of d + x: at most the arithmetic one
+    x = max(low, high - float((a * d).sum()) / total)  # h is a power mean of d + x: at most the arithmetic one
     for _ in range(60):
         inverse = 1.0 / (d + x)
         root = np.sqrt(inverse)
-        total = float(a @ root)
+        total = float((a * root).sum())
         if abs(total - 1.0) < 1e-10:
             break
         low, high = (x, high) if total > 1.0 else (low, x)
-        slope = float(a @ (root * inverse)) / total**3  # h'
+        slope = float((a * (root * inverse)).sum()) / total**3  # h'
         step = x + (1.0 - total**-2) / slope
         x = step if low < step < high else float(np.sqrt(low * high))
     out: Double = a / np.sqrt(d + x)
