@@ -120,7 +120,7 @@ class Judge:
         steps = metrics.get("num-steps", 0)
         theirs = Model(np.empty(0, np.float32)) if free else self.layout.model(named)
         with np.errstate(over="ignore", invalid="ignore"):
-            delta = theirs.params - (model.params if not free else theirs.params)
+            delta = np.asarray(theirs.params - (theirs.params if free else model.params), np.float32)
         signals = read_signals(content, wanted, metrics, self.metric_signals, self.widths)
         row = Updates(
             np.array([arrival.sent.slot]),

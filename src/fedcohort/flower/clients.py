@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedcohort import signals as catalogue
 from fedcohort.flower import wire
@@ -44,14 +44,15 @@ class Terms:
     from_metrics: frozenset[str]  # signals that arrive as ordinary metrics
     identity: str = "client-id"
 
-    def request(self, max_privacy: str) -> RecordDict:
-        """The question to a new node."""
+    def request(self, max_privacy: str, arrays: ArrayRecord) -> RecordDict:
+        """The question to a new node; the model comes along only where clients are asked about their labels."""
         body = {
             "wire": wire.WIRE,
             "profiles": sorted(catalogue.of_side(self.signals, "profile") - SERVER_SIDE),
             "max-privacy": max_privacy,
         }
-        return RecordDict({wire.REQUEST: ConfigRecord(body)})
+        about_labels = {"samples", "label_histogram"} & self.signals
+        return RecordDict({wire.REQUEST: ConfigRecord(body), **({"arrays": arrays} if about_labels else {})})
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Clients:
         self.keys: dict[int, str] = {}
         self.seen: set[int] = set()  # nodes on Flower's list
 
-    def look(self, ttl: float) -> set[str]:
+    def look(self, ttl: float, arrays: ArrayRecord) -> set[str]:
         """Read Flower's list, ask new nodes who they are, and silent ones for a sign of life."""
         nodes = list(self.driver.grid.get_nodes())
         self.seen = {int(n.node_id) for n in nodes}
@@ -101,9 +102,10 @@ class Clients:
         self.asked &= self.seen
         fresh = self.seen - self.asked - set(self.slot) - set(self.refused)
         mute = {self.node[s] for s in self.silent if self.node.get(s) in self.seen and not self.driver.busy(s)}
-        question = self.terms.request(self.max_privacy)
+        question = self.terms.request(self.max_privacy, arrays)
+        ping = RecordDict({wire.REQUEST: question[wire.REQUEST]})
         contents = {-1 - i: (node, question) for i, node in enumerate(sorted(fresh))}
-        contents.update({self.slot[n]: (n, question) for n in mute})
+        contents.update({self.slot[n]: (n, ping) for n in mute})
         ids, lost = self.driver.push(contents, wire.REGISTER, -1, ttl)
         self.asked |= fresh - {contents[s][0] for s in lost}
         return ids
@@ -247,4 +249,3 @@ def _profile(name: str, scalars: Mapping[str, Any]) -> Any:
     if isinstance(value, list) != (name == "label_histogram"):
         raise Refused(f"its {name} has the wrong form")
     return value
-

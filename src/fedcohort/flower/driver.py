@@ -47,7 +47,7 @@ class Arrival:
     @property
     def unreachable(self) -> bool:
         """The SuperLink answered in the client's place: the client was not reached."""
-        return self.message.has_error() and self.message.metadata.src_node_id == SUPERLINK
+        return bool(self.message.has_error() and self.message.metadata.src_node_id == SUPERLINK)
 
 
 class Driver:

@@ -84,7 +84,7 @@ class Half(Protocol):
         ...
 
 
-class View(Grid):
+class View(Grid):  # type: ignore[misc]
     """A grid on which only some nodes exist. Sending and receiving is not for strategies: the driver does it."""
 
     def __init__(self, grid: Grid, nodes: Sequence[int]) -> None:
@@ -111,15 +111,15 @@ class View(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Pass on."""
-        return self._grid.push_messages(messages)
+        return list(self._grid.push_messages(messages))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Pass on."""
-        return self._grid.pull_messages(message_ids)
+        return list(self._grid.pull_messages(message_ids))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Pass on."""
-        return self._grid.send_and_receive(messages, timeout=timeout)
+        return list(self._grid.send_and_receive(messages, timeout=timeout))
 
 
 class StrategyHalf:
@@ -195,7 +195,9 @@ class StrategyHalf:
         for key, form in meta.items():
             depth, _, name = key.partition(".")
             if int(depth) >= len(chain) or not hasattr(chain[int(depth)], name):
-                raise StateMismatch(f"saved {name!r}", "this strategy has no such attribute", "resume with the same one")
+                raise StateMismatch(
+                    f"saved {name!r}", "this strategy has no such attribute", "resume with the same one"
+                )
             setattr(chain[int(depth)], name, _restore(key, form, arrays))
 
 
@@ -333,7 +335,7 @@ def _means(replies: Sequence[Believed]) -> dict[str, Any]:
     """Weighted means of the scalar metrics, as Flower reports them."""
     total = sum(r.weight for r in replies)
     scalars = [k for k, v in replies[0].metrics.items() if not isinstance(v, list) and k != "num-examples"]
-    return {k: sum(float(r.metrics[k]) * r.weight for r in replies) / total for k in scalars}  # type: ignore[arg-type]
+    return {k: float(sum(np.asarray(r.metrics[k]) * r.weight for r in replies)) / total for k in scalars}
 
 
 def _by_client(clients: Index, column: Any) -> dict[int, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -100,7 +101,7 @@ def record(arrays: Mapping[str, AnyArray]) -> ArrayRecord:
     return ArrayRecord({k: Array(np.ascontiguousarray(v).reshape(np.shape(v))) for k, v in arrays.items()})
 
 
-def _flat(arrays: Mapping[str, AnyArray], keys: list[str], dtype: type[np.generic]) -> NDArray[np.generic]:
+def _flat(arrays: Mapping[str, AnyArray], keys: list[str], dtype: type[np.generic]) -> NDArray[Any]:
     parts = [np.asarray(arrays[k]).reshape(-1).astype(dtype) for k in keys]
     return np.concatenate(parts) if parts else np.empty(0, dtype)
 

@@ -27,6 +27,14 @@ from fedcohort.snapshots import Snapshots
 from fedcohort.types import Array, Arrays, Outcome, Probed, RoundResult, Signals
 
 
+class Kept(Snapshots):
+    """Snapshots that can be looked up by their round."""
+
+    def at(self, index: int) -> tuple[Arrays, dict[str, Any]] | None:
+        """The one of this round: (arrays, meta), or None where it is missing or damaged."""
+        return self._read(index) if self._path(index).exists() else None
+
+
 class Memory:
     """The state folder of one run; without a folder nothing is kept."""
 
@@ -34,7 +42,7 @@ class Memory:
         self.folder = folder
         self.journal: Journal | None = None
         self.snapshots, self.asks, self.closings = (
-            Snapshots((folder or Path("/nonexistent")) / name) for name in ("snapshots", "asks", "closings")
+            Kept((folder or Path("/nonexistent")) / name) for name in ("snapshots", "asks", "closings")
         )
 
     def open(self, header: Mapping[str, Any]) -> bool:

@@ -86,6 +86,7 @@ class Rounds:
         self.rows: list[dict[str, Any]] = []
         self.late: dict[int, float] = {}
         self.strikes = 0
+        self.config = ConfigRecord()
         self.session: Session
 
     def _terms(self, measure: frozenset[str], abilities: frozenset[str]) -> Terms:
@@ -126,7 +127,7 @@ class Rounds:
         """Ask everybody there who they are, until enough are known or the time is up."""
         s, until = self.settings, self.settings.clock() + self.settings.wait
         while True:
-            ids = self.clients.look(s.ttl)
+            ids = self.clients.look(s.ttl, self.arrays)
             self.driver.gather(ids, max(until - s.clock(), 0.0), self._registered, self._registered, lambda: False)
             self._sweep()
             if len(self.clients.node) >= s.min_available or s.clock() >= until:
@@ -173,6 +174,7 @@ class Rounds:
 
     def open(self, config: ConfigRecord) -> Open:
         """Choose the cohort, commit it, and write the messages."""
+        self.config = config
         self._assemble()
         available = self.clients.available()
         profiles = self.clients.profiles(catalogue.of_side(self.selector.needs, "profile"), self.settings.deadline)
@@ -305,7 +307,7 @@ class Rounds:
         until = s.clock() + s.deadline
         while True:
             self._sweep()
-            self.clients.look(s.ttl)
+            self.clients.look(s.ttl, self.arrays)
             self._sweep()
             if self.clients.available().size or s.clock() >= until:
                 break
@@ -339,7 +341,7 @@ class Rounds:
     def _probe(self, clients: Index, names: frozenset[str]) -> Probed:
         """Ask these clients for probe signals of the current model; those that do not answer well are left out."""
         told = {"wire": wire.WIRE, "round": self.session.index, "measure": sorted(names)}
-        body = RecordDict({"arrays": self.arrays, wire.REQUEST: ConfigRecord(told)})
+        body = RecordDict({"arrays": self.arrays, "config": self.config, wire.REQUEST: ConfigRecord(told)})
         answers: dict[int, Any] = {}
 
         def take(arrival: Arrival) -> None:

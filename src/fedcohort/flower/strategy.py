@@ -36,7 +36,7 @@ log = logging.getLogger("flwr")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-class CohortStrategy(Strategy):
+class CohortStrategy(Strategy):  # type: ignore[misc]
     """Wraps a Flower strategy (or runs one of our methods) and replaces who is asked and what is believed.
 
     `inner` is any Flower strategy; `method` (a name of the catalogue or a method) takes its place. `selector` is a name
@@ -107,7 +107,9 @@ class CohortStrategy(Strategy):
             first = evaluate_fn(0, initial_arrays) if evaluate_fn is not None else None
             done = rounds.session.index
             if done >= num_rounds:
-                log.info("all %d rounds are in %s already; use another state_dir to start over", done, rounds.memory.folder)
+                log.info(
+                    "all %d rounds are in %s already; use another state_dir to start over", done, rounds.memory.folder
+                )
             while rounds.session.index < num_rounds:
                 log.info("[ROUND %d/%d]", rounds.session.index + 1, num_rounds)
                 rnd = rounds.again(train) or rounds.open(train)
