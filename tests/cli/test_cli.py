@@ -37,9 +37,47 @@ def test_run_writes_a_folder_that_list_finds(tmp_path):
     out, _ = fedcohort("list", "runs", cwd=tmp_path)
     assert folder.name in out
     assert "3/3" in out
-    assert "resume" in mistake("run", "--selector", "oort", *FEW, "--seed", "2", cwd=tmp_path)
+    before = {n: (folder / n).stat().st_mtime_ns for n in ("journal.db", "metrics.jsonl", "snapshots")}
+    again, err = fedcohort("run", "--selector", "oort()", *FEW, "--seed", "2", cwd=tmp_path)  # the same run
+    assert "read from the store" in again
+    assert "3 rounds, accuracy" in again
+    assert err == ""  # no progress bar: nothing was run
+    assert before == {n: (folder / n).stat().st_mtime_ns for n in before}
+    assert "resume" in mistake("run", *FEW, "--seed", "2", "--out", str(folder), cwd=tmp_path)  # another run's folder
     out, _ = fedcohort("resume", str(folder), cwd=tmp_path)
     assert "3 rounds" in out
+    out, _ = fedcohort("run", "--selector", "oort", *FEW, "--seed", "2", "--again", cwd=tmp_path)
+    assert "read from the store" not in out
+    assert (folder.parent / f"{folder.name}.old1" / "metrics.jsonl").read_bytes() == (
+        folder / "metrics.jsonl"
+    ).read_bytes()
+
+
+def test_an_unfinished_run_is_resumed_by_running_it_again(tmp_path):
+    fedcohort("run", *FEW, cwd=tmp_path)
+    folder = next((tmp_path / "runs").iterdir())
+    whole = (folder / "metrics.jsonl").read_bytes()
+    (folder / "metrics.jsonl").unlink()  # as if killed before the end
+    out, _ = fedcohort("run", *FEW, cwd=tmp_path)
+    assert "resumed" in out
+    assert (folder / "metrics.jsonl").read_bytes() == whole
+
+
+def test_dotted_sets_and_tables(tmp_path):
+    (tmp_path / "a.toml").write_text(
+        'task = "digits-softmax"\nrounds = 1\nsize = 4\n'
+        '[selector]\nname = "oort"\nexplore = 0.8\n[world]\nclients = 20\n'
+    )
+    sets = ["--set", "selector.explore=0.5", "--set", "task.lr=0.2", "--set", "method.server_lr=0.5"]
+    fedcohort("run", "a.toml", *sets, "--set", "world.noise.a=0.3", "--out", "r", cwd=tmp_path)
+    config = (tmp_path / "r" / "config.toml").read_text()
+    for text in (
+        "oort(explore=0.5)",
+        "digits-softmax(lr=0.2)",
+        "fedavg(server_lr=0.5)",
+        "mixed-v1(clients=20, noise__a=0.3)",
+    ):
+        assert text in config
 
 
 def test_run_from_toml_with_changes(tmp_path):
@@ -72,6 +110,15 @@ def test_run_from_toml_with_changes(tmp_path):
         (["run", "--seed", "-1"], ["seed", "-1"]),
         (["run", "--set", "dedline=3"], ["dedline", "deadline"]),
         (["run", "--set", "deadline"], ["KEY=VALUE"]),
+        (["run", "--selector", "oort", "--set", "selector.explor=1"], ["explor", "explore"]),
+        (["run", "--set", "selektor.explore=1"], ["selektor", "selector"]),
+        (["run", "--set", "method.servr_lr=1"], ["servr_lr", "server_lr"]),
+        (["run", "--set", "world.clints=1"], ["clints", "clients"]),
+        (["run", "--set", "world.noise.concentratio=1"], ["concentratio", "concentration"]),
+        (["run", "--set", "task.epoch=1"], ["epoch", "epochs"]),
+        (["run", "--set", "rounds.x=1"], ["rounds.x", "without parameters"]),
+        (["run", "--set", "seed=true"], ["seed"]),
+        (["run", "--set", "over_select=inf"], ["over_select", "finite"]),
         (["run", "--set", "deadline=-1"], ["deadline"]),
         (["run", "nothing.toml"], ["nothing.toml", "no such file"]),
         (["run", "--set", "engine=warp"], ["warp"]),

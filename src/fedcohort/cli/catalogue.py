@@ -26,10 +26,14 @@ def list_command(what: Annotated[str, typer.Argument(help=f"One of: {', '.join(W
     console.print({"signals": _signals, "runs": _runs}.get(what, lambda: _catalogue(what.removesuffix("s")))())
 
 
-def show_command(name: Annotated[str, typer.Argument(help="A selector, method, world, task or signal.")]) -> None:
-    """Show one entry: paper, formulas, signals, departures, parameters."""
+def show_command(
+    name: Annotated[str, typer.Argument(help="A selector, method, world, task or signal; or: config.")],
+) -> None:
+    """Show one entry: paper, formulas, signals, departures, parameters. `show config`: every key of a run."""
     base = name.partition("(")[0].replace("_", "-")
     console = Console(highlight=False, soft_wrap=True)
+    if name == "config":
+        return _show_config()
     for kind in ("selector", "method"):
         if base in registry.entries(kind):
             return _show_class(console, kind, base)
@@ -43,6 +47,15 @@ def show_command(name: Annotated[str, typer.Argument(help="A selector, method, w
         return console.print(f"{s.name}: {s.about}\nunit {s.unit}, side {s.side}, {size}, privacy P{s.privacy}")
     known = [n for kind in registry.KINDS for n in registry.names(kind)] + list(SIGNALS)
     raise UnknownName.among("entry", name, known)
+
+
+def _show_config() -> None:
+    from fedcohort.experiment.config import keys
+
+    table = _table("key", "kind", "default", "meaning")
+    for key in keys():
+        table.add_row(key.name, key.kind, key.default, key.about.replace("[", r"\["))
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
 
 
 def _show_class(console: Console, kind: str, name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedcohort.errors import BadParameter
 from fedcohort.experiment import config as configuration
 from fedcohort.experiment import run as running
+from fedcohort.experiment.store import Store
 
 Text = Annotated[str | None, typer.Option(show_default=False)]
 
@@ -25,22 +28,27 @@ def run_command(
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     size: Annotated[int | None, typer.Option(help="Clients asked per round.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed of everything random.")] = None,
-    change: Annotated[list[str] | None, typer.Option("--set", help="Any other key: KEY=VALUE.")] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Any key, also selector.explore: KEY=VALUE.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/SELECTOR-DIGEST).")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Run it although the store has it.")] = False,
 ) -> None:
-    """Run one selector and one method on one task in one world."""
+    """Run one selector and one method on one task in one world.
+
+    The same configuration is run once: the second time it is read from the store, and an unfinished run is resumed.
+    """
     given = {"selector": selector, "method": method, "world": world, "task": task}
     numbers = {"rounds": rounds, "size": size, "seed": seed}
     values: dict[str, Any] = configuration.from_toml(file) if file is not None else {}
     values.update({k: v for k, v in {**given, **numbers}.items() if v is not None})
     for text in change or []:
-        key, value = _pair(text)
-        values[key] = value
-    config = configuration.from_mapping(values)
-    folder = out or Path("runs") / f"{config.selector.partition('(')[0]}-{config.digest()[:12]}"
+        configuration.assign(values, *pair(text))
+    config = configuration.from_mapping(values).normal()
+    store = Store()
     with _Bar(config.rounds) as bar:
-        finished = running.run(config, folder, bar.show)
-    _summary(finished)
+        obtained = store.obtain(config, folder=out or store.folder(config), again=again, on_round=bar.show)
+    _summary(obtained.finished, {"read": " (read from the store)", "resumed": " (resumed)"}.get(obtained.how, ""))
 
 
 def resume_command(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
@@ -69,7 +77,8 @@ class _Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        if self.progress.live.is_started:
+            self.progress.stop()
 
     def show(self, row: dict[str, float]) -> None:
         """One more round."""
@@ -80,24 +89,37 @@ class _Bar:
         )
 
 
-def _summary(finished: running.Finished) -> None:
+def _summary(finished: running.Finished, how: str = "") -> None:
     history, console = finished.history, Console(highlight=False, soft_wrap=True)
     last = history.rows[-1] if history.rows else {}
     console.print(
         f"{len(history.rows)} rounds, accuracy {last.get('accuracy', float('nan')):.4f}, "
         f"virtual time {last.get('clock', 0.0):,.0f} s, participation fairness {history.fairness():.3f} (Jain)"
     )
-    console.print(f"run folder: {finished.folder}")
+    console.print(f"run folder: {finished.folder}{how}")
 
 
-def _pair(text: str) -> tuple[str, Any]:
+def pair(text: str) -> tuple[str, Any]:
+    """KEY=VALUE of --set; the value may be a number, true, a list, a quoted or a bare word."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise BadParameter(f"--set {text!r}", "this is not of the form KEY=VALUE", "write e.g. --set deadline=300")
-    raw = value.strip()
-    for convert in (int, float):
+    return key.strip(), _value(value.strip())
+
+
+def _value(raw: str) -> Any:
+    for convert in (int, float, _toml, ast.literal_eval):
         try:
-            return key.strip(), convert(raw)
-        except ValueError:
+            found: Any = convert(raw)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
             continue
-    return key.strip(), raw
+        if isinstance(found, (bool, int, float, str, list, tuple, dict, type(None))):
+            return found
+    return raw
+
+
+def _toml(raw: str) -> Any:
+    found = tomllib.loads(f"value = {raw}")
+    if set(found) != {"value"}:
+        raise ValueError(raw)
+    return found["value"]

@@ -7,13 +7,15 @@
         versions.json    of everything that can change the result
         journal.db       who was chosen, and what came of it
         snapshots/       where to go on
-        metrics.jsonl    one line per round, written when the run ends
+        clients.json     accuracy of the final model at every client
+        metrics.jsonl    one line per round, written when the run ends: where it is, the run is finished
         lock             held by the process that runs it
 """
 
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from fedcohort.worlds.spec import WorldSpec
 
 OnRound = Callable[[dict[str, float]], None]
+METRICS, CLIENTS = "metrics.jsonl", "clients.json"
 _PACKAGES = ("numpy", "numba", "scikit-learn", "torch")
 
 
@@ -140,8 +143,12 @@ def _go_on(config: RunConfig, folder: Path, journal: Journal, on_round: OnRound 
     simulation = build(config, journal=journal, snapshots=Snapshots(folder / "snapshots"))
     simulation.resume()
     history = simulation.run(on_round)
+    measure = getattr(simulation.task, "client_accuracy", None)
+    if measure is not None:
+        each = [float(a) if math.isfinite(a) else None for a in measure(simulation.model)]
+        write_durably(folder / CLIENTS, json.dumps({"accuracy": each}).encode())
     lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in history.rows)
-    write_durably(folder / "metrics.jsonl", lines.encode())
+    write_durably(folder / METRICS, lines.encode())
     return Finished(config, history, folder)
 
 

@@ -1,0 +1,184 @@
+"""The four texts of a run, "name(key=value, ...)": from tables, changed by dotted keys, in a normal form, resolved.
+
+    from_table("selector", {"name": "oort", "explore": 0.8})    ->  "oort(explore=0.8)"
+    changed("selector", "oort", ["explore"], 0.5)               ->  "oort(explore=0.5)"
+    normal("selector", "oort( explore = 0.9 )")                 ->  "oort"          (0.9 is the default)
+    resolved("selector", "oort")                                ->  the name and every parameter, defaults filled in
+
+Two texts that mean the same run have the same resolved form; that is what a run's digest is made of.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedcohort import registry
+from fedcohort.errors import BadParameter, UnknownName
+from fedcohort.tasks import catalogue as tasks
+from fedcohort.worlds import catalogue as worlds
+
+KINDS = registry.KINDS
+_FILES = (".toml", ".json")
+
+
+def write(name: str, arguments: Mapping[str, Any]) -> str:
+    """The text of a name and its arguments, in the order given."""
+    inside = ", ".join(f"{key}={_literal(value)}" for key, value in arguments.items())
+    return f"{name}({inside})" if inside else name
+
+
+def from_table(kind: str, table: Mapping[str, Any], default: str) -> str:
+    """The text of a table with a `name` and parameters; without a name they are those of the default."""
+    rest = dict(table)
+    text = str(rest.pop("name", default))
+    for key, value in rest.items():
+        text = changed(kind, text, str(key).split("."), value)
+    return text
+
+
+def changed(kind: str, text: str, path: Sequence[str], value: Any) -> str:
+    """The text with one parameter changed. A path of several parts goes into `inner`, or a section of a world."""
+    if path == ["name"]:
+        return str(value)
+    if is_file(kind, text):
+        raise BadParameter(
+            f"{kind}.{'.'.join(path)}", f"the {kind} is the file {text!r}, which takes no parameters", "change the file"
+        )
+    name, arguments = registry.parse(text)
+    if kind == "world":
+        key = "__".join(path)
+    elif len(path) > 1 and path[0] == "inner":
+        inner = str(arguments.get("inner", "uniform" if kind == "selector" else "fedavg"))
+        key, value = "inner", changed(kind, inner, path[1:], value)
+    elif len(path) > 1:
+        raise BadParameter(
+            f"{kind}.{'.'.join(path)}", "only `inner` has parameters of its own", f"write {kind}.{path[0]}=VALUE"
+        )
+    else:
+        key = path[0]
+        if key == "inner" and isinstance(value, Mapping):
+            value = from_table(kind, value, "uniform" if kind == "selector" else "fedavg")
+    _check_known(kind, name, key)
+    return write(name, {**arguments, key: value})
+
+
+def normal(kind: str, text: str) -> str:
+    """One way to write it: default values left out, keys in order, names with dashes. Unknown names are refused."""
+    if is_file(kind, text):
+        return text
+    name, given = registry.parse(text)
+    if kind == "world":
+        return write(name, _effective(name, {k: _frozen(v) for k, v in given.items()}))
+    name = registry.entry(kind, name).name if kind in ("selector", "method") else name
+    known = defaults(kind, name)
+    kept = {}
+    for key in sorted(given):
+        _check_known(kind, name, key)
+        value = _like(_argument(kind, key, given[key], normal), known[key])
+        if not _same(value, known[key]):
+            kept[key] = value
+    return write(name, kept)
+
+
+def resolved(kind: str, text: str) -> Any:
+    """Everything the text stands for, as plain data: a world file by what is in it, parameters with their defaults."""
+    if kind == "world":
+        spec = registry.make_world_spec(text).to_dict()
+        return _plain({k: v for k, v in spec.items() if k not in ("name", "about")})
+    name, given = registry.parse(normal(kind, text))
+    full = {**defaults(kind, name), **given}
+    return {"name": name, **{k: _plain(_argument(kind, k, full[k], resolved)) for k in sorted(full)}}
+
+
+def defaults(kind: str, name: str) -> dict[str, Any]:
+    """Parameters of a selector, method or task with their defaults (`inspect.Parameter.empty`: it has none)."""
+    if kind != "task":
+        return {n: p.default for n, p in registry.parameters(registry.load(kind, name)).items()}
+    spec: Any = tasks.get(name)
+    own = {} if name == "quadratic" else tasks.ENTRIES[name].options
+    found = {}
+    for option in tasks.options(name):
+        holder = spec.default if option in tasks.PLAN_OPTIONS else spec
+        found[option] = own[option] if option in own else getattr(holder, option)
+    return found
+
+
+def is_file(kind: str, text: str) -> bool:
+    """Whether the text names a world of one's own in a file."""
+    return kind == "world" and text.endswith(_FILES)
+
+
+def _effective(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The overrides of a world that change something, sorted where their order does not matter."""
+    kept: dict[str, Any] = {}
+    for key, value in given.items():
+        if _world(name, {**kept, key: value}) != _world(name, kept):
+            kept[key] = value
+    ordered = dict(sorted(kept.items()))
+    try:
+        return ordered if _world(name, ordered) == _world(name, kept) else kept
+    except (BadParameter, UnknownName):  # a section's kind must come before its fields
+        return kept
+
+
+def _world(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
+    return {**worlds.get(name, **overrides).to_dict(), "name": ""}
+
+
+def _check_known(kind: str, name: str, key: str) -> None:
+    known: Sequence[str] | dict[str, Any]
+    if kind == "world":
+        return  # fields depend on the sections: `normal` and `resolved` build the world and refuse
+    known = tasks.options(name) if kind == "task" else registry.parameters(registry.load(kind, name))
+    if key not in known:
+        raise UnknownName.among(f"parameter of {name}", key, known)
+
+
+def _argument(kind: str, key: str, value: Any, way: Any) -> Any:
+    """An inner selector or method is a text of its own."""
+    return way(kind, value) if key == "inner" and isinstance(value, str) and kind != "task" else _frozen(value)
+
+
+def _frozen(value: Any) -> Any:
+    """Lists become tuples, all the way down."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(v) for v in value)
+    return {str(k): _frozen(v) for k, v in sorted(value.items())} if isinstance(value, Mapping) else value
+
+
+def _like(value: Any, default: Any) -> Any:
+    """A whole number where the default is a float becomes a float."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if whole and isinstance(default, float) else value
+
+
+def _same(value: Any, default: Any) -> bool:
+    frozen = _frozen(default)
+    return default is not inspect.Parameter.empty and type(value) is type(frozen) and bool(value == frozen)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can hold it."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
+
+
+def _literal(value: Any) -> str:
+    """A literal that `registry.parse` reads back."""
+    if isinstance(value, bool) or value is None or isinstance(value, (int, str)):
+        return repr(value)
+    if isinstance(value, float) and not math.isnan(value):
+        return repr(value) if math.isfinite(value) else ("1e999" if value > 0 else "-1e999")
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(_literal(v) for v in value)}{',' if len(value) == 1 else ''})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{str(k)!r}: {_literal(v)}' for k, v in value.items())}}}"
+    raise BadParameter(f"{value!r}", "a parameter is a number, a word, true, false, or a list of these", "change it")
