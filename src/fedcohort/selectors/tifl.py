@@ -5,8 +5,8 @@
 
 Clients are profiled and sorted by latency L_i into m tiers of equal size. Each round one tier is drawn among those
 with credits left, with probabilities P, and K of its clients uniformly: nobody waits for somebody much slower. Every I
-rounds the accuracy A_t of each tier is measured (the mean over its clients). If that of the running tier has not improved
-since the last time, the probabilities change: with the n tiers that have credits in ascending order of accuracy,
+rounds the accuracy A_t of each tier is measured (the mean over its clients). If that of the running tier has not got
+better since the last time, the probabilities change: with the n tiers that have credits in ascending order of accuracy,
 
     P_(j) = (n - j) / (n (n - 1) / 2),   j = 1 .. n          the worst tier is drawn most, the best not at all     (1)
     Credits_t <- Credits_t - 1                                after each round of tier t                           (2)
