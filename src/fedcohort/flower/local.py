@@ -1,4 +1,4 @@
-"""A Flower deployment on this machine: one SuperLink and some SuperNodes on loopback, each in a process group of its own.
+"""A Flower deployment on this machine: a SuperLink and SuperNodes on loopback, each in a process group of its own.
 
 Nothing is found by name: `deployment.json` holds the process ids that were started, with the time each was started,
 and only those are ended, group by group.
@@ -14,12 +14,11 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fedcohort.errors import ConfigError, MissingExtra, RunExists, StoreError, check
+from fedcohort.errors import MissingExtra, RunExists, StoreError, check
 
 FOLDER = ".fedcohort-flower"
 OFFLINE = {
@@ -95,10 +94,10 @@ class Deployment:
 
     def down(self, seconds: float = 10.0) -> int:
         """End every group that was started here: politely, then for good. Returns how many were ended."""
-        ended = 0
-        for process in reversed(self.processes):
-            ended += bool(members(process.pid)) and _ours(process)
-            end_group(process, seconds)
+        ended = sum(bool(members(p.pid)) and _ours(p) for p in self.processes)
+        nodes = [p for p in self.processes if p.name != "superlink"]  # they take leave of the SuperLink first
+        end_groups(nodes, seconds)
+        end_groups([p for p in self.processes if p.name == "superlink"], seconds)
         self.processes = []
         (self.folder / "deployment.json").unlink(missing_ok=True)
         return ended
@@ -206,19 +205,21 @@ def members(group: int) -> list[int]:
     return out
 
 
-def end_group(process: Process, seconds: float = 10.0) -> None:
-    """End one of our groups: SIGTERM, and SIGKILL to what is left."""
-    if _ours(process):
-        for kind, wait in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
-            until = time.monotonic() + wait
-            while members(process.pid) and time.monotonic() < until:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, kind)
-                time.sleep(0.2)
-    child = _CHILDREN.pop(process.pid, None)
-    if child is not None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(5.0)
+def end_groups(processes: Sequence[Process], seconds: float = 10.0) -> None:
+    """End groups of ours: SIGTERM to all, and SIGKILL to what is left."""
+    ours = [p for p in processes if _ours(p)]
+    for kind, wait in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
+        for process in ours:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, kind)
+        until = time.monotonic() + wait
+        while any(members(p.pid) for p in ours) and time.monotonic() < until:
+            time.sleep(0.1)
+    for process in processes:
+        child = _CHILDREN.pop(process.pid, None)
+        if child is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(5.0)
 
 
 def free_port() -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedcohort.errors import BadParameter, RunExists
 
-_PYPROJECT = '''[build-system]
+_PYPROJECT = """[build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
 
@@ -37,7 +37,7 @@ min-available = 2
 local-epochs = 1
 lr = 0.1
 state-dir = ""
-'''
+"""
 
 _TASK = '''"""Digits, split among the clients, and a softmax classifier with one hidden layer, in NumPy."""
 
@@ -204,7 +204,7 @@ def main(grid: Grid, context: Context) -> None:
     print("accuracy by round:", [round(m["accuracy"], 4) for m in result.evaluate_metrics_serverapp.values()])
 '''
 
-_README = '''# {name}
+_README = """# {name}
 
 Federated digits on Flower, with the clients of each round chosen by a fedcohort selector.
 
@@ -216,7 +216,7 @@ Federated digits on Flower, with the clients of each round chosen by a fedcohort
 Settings are in `pyproject.toml` under `[tool.flwr.app.config]`; another selector for one run:
 
     flwr run . --stream --run-config 'selector="uniform" cohort=3'
-'''
+"""
 
 
 def write_project(folder: Path) -> list[Path]:

@@ -1,0 +1,208 @@
+"""One hostile client among four: whatever it sends, the run goes on and its reply changes nothing but its own record."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from fedcohort.flower import CohortStrategy, wire
+from tests.flower.grid import FakeClient, FakeGrid, arrays_of, as_record, start, timing
+
+
+def honest(message, step=1.0, **changes):
+    arrays = {k: v + np.float32(step) for k, v in arrays_of(message.content["arrays"]).items()}
+    arrays.update(changes)
+    return as_record({k: v for k, v in arrays.items() if v is not None})
+
+
+def metrics(**changes):
+    found = {"train_loss": 0.5, "num-examples": 10, **{k.replace("_", "-", 1): v for k, v in changes.items()}}
+    return MetricRecord({k: v for k, v in found.items() if v is not None})
+
+
+def both(arrays, record):
+    return RecordDict({"arrays": arrays, "metrics": record})
+
+
+def npy(value) -> bytes:
+    file = io.BytesIO()
+    np.save(file, value, allow_pickle=True)
+    return file.getvalue()
+
+
+def raw(message, data, shape=(2,), stype="numpy.ndarray", dtype="float32"):
+    arrays = honest(message)
+    arrays["b"] = Array(dtype, shape, stype, data)
+    return both(arrays, metrics())
+
+
+LIE = npy(np.zeros(2, np.float32)).replace(b"(2,)", b"(9999999999,)")
+ZERO = np.zeros(2, np.float32)
+
+HOSTILE = {
+    "nan": (lambda m: both(honest(m, np.nan), metrics()), "update-not-finite"),
+    "infinity": (lambda m: both(honest(m, b=ZERO + np.inf), metrics()), "update-not-finite"),
+    "overflowing float64": (lambda m: both(honest(m, b=np.full(2, 1e300)), metrics()), "update-not-finite"),
+    "wrong shape": (lambda m: both(honest(m, b=np.zeros(3, np.float32)), metrics()), "array-shape:b"),
+    "broadcastable shape": (lambda m: both(honest(m, b=np.zeros((2, 1), np.float32)), metrics()), "array-shape:b"),
+    "missing array": (lambda m: both(honest(m, b=None), metrics()), "array-missing:b"),
+    "extra array": (lambda m: both(honest(m, c=ZERO), metrics()), "array-unknown:c"),
+    "integers for floats": (lambda m: both(honest(m, b=np.zeros(2, np.int64)), metrics()), "array-dtype:b"),
+    "complex": (lambda m: both(honest(m, b=np.zeros(2, np.complex64)), metrics()), "array-dtype:b"),
+    "pickled object": (lambda m: raw(m, npy(np.array([{}, {}], object))), "array-dtype:b"),
+    "junk bytes": (lambda m: raw(m, b"\x93NUMPY" + bytes(50)), "array-unreadable:b"),
+    "lying header": (lambda m: raw(m, LIE), "array-unreadable:b|array-shape:b"),
+    "truncated": (lambda m: raw(m, npy(ZERO)[:-3]), "array-unreadable:b"),
+    "huge payload": (lambda m: raw(m, npy(np.zeros(10**6, np.float32))), "array-too-large:b"),
+    "foreign serialisation": (lambda m: raw(m, npy(ZERO), stype="torch.pickle"), "array-serialisation:b"),
+    "two models": (lambda m: RecordDict({"a": honest(m), "arrays": honest(m), "m": metrics()}), "arrays-2-records"),
+    "no model": (lambda m: RecordDict({"metrics": metrics()}), "arrays-0-records"),
+    "no metrics": (lambda m: RecordDict({"arrays": honest(m)}), "metrics-0-records"),
+    "two metric records": (
+        lambda m: RecordDict({"arrays": honest(m), "metrics": metrics(), "more": metrics()}),
+        "metrics-2-records",
+    ),
+    "no weight": (lambda m: both(honest(m), metrics(num_examples=None)), "metric-missing:num-examples"),
+    "negative weight": (lambda m: both(honest(m), metrics(num_examples=-5)), "weight-out-of-range"),
+    "zero weight": (lambda m: both(honest(m), metrics(num_examples=0)), "weight-out-of-range"),
+    "NaN weight": (lambda m: both(honest(m), metrics(num_examples=float("nan"))), "metric-not-finite:num-examples"),
+    "weight that dominates": (lambda m: both(honest(m), metrics(num_examples=10**9)), "weight-out-of-range"),
+    "weight beyond integers": (lambda m: both(honest(m), metrics(num_examples=1e300)), "weight-out-of-range"),
+    "list as weight": (lambda m: both(honest(m), metrics(num_examples=[10, 10])), "metric-not-scalar:num-examples"),
+    "update that dominates": (lambda m: both(honest(m, 1e6), metrics()), "update-too-large"),
+    "extra metric": (lambda m: both(honest(m), metrics(surprise=1.0)), "metric-unknown:surprise"),
+    "missing metric": (
+        lambda m: both(honest(m), MetricRecord({"num-examples": 10})),
+        "metric-missing:train_loss",
+    ),
+    "NaN metric": (
+        lambda m: both(honest(m), MetricRecord({"num-examples": 10, "train_loss": float("nan")})),
+        "metric-not-finite:train_loss",
+    ),
+    "empty content": (lambda m: RecordDict(), "arrays-0-records"),
+    "config instead of metrics": (
+        lambda m: RecordDict({"arrays": honest(m), "metrics": ConfigRecord({"num-examples": 10})}),
+        "metrics-0-records",
+    ),
+    "signals of the wrong kind": (
+        lambda m: RecordDict({"arrays": honest(m), "metrics": metrics(), wire.SIGNALS: ArrayRecord()}),
+        "signals-malformed",
+    ),
+}
+
+
+def run(hostile, tamper=None, state_dir=None, rounds=3):
+    """Four clients, all asked every round; the last one is hostile."""
+
+    class Hostile(FakeClient):
+        def train(self, message):
+            return hostile(message)
+
+    grid = FakeGrid([*(FakeClient(str(i), step=0.1 * (i + 1), samples=10 + i) for i in range(3)), Hostile("3")])
+    if tamper is not None:
+        grid.tamper = tamper
+    strategy = CohortStrategy(
+        FedAvg(fraction_evaluate=0.0),
+        selector="uniform",
+        size=4,
+        over_select=1.0,
+        deadline=10,
+        state_dir=state_dir,
+        **timing(grid),
+    )
+    return start(strategy, grid, rounds=rounds), strategy.history
+
+
+@pytest.fixture(scope="module")
+def without():
+    return run(lambda m: Error(2, "it failed"))[0].arrays.to_numpy_ndarrays()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_reply_is_rejected_with_its_reason_and_changes_nothing(name, without, tmp_path):
+    hostile, reason = HOSTILE[name]
+    result, history = run(hostile, state_dir=tmp_path)
+    for row in history:
+        assert (row["ok"], row["rejected"]) == (3.0, 1.0), (name, row)
+    for mine, clean in zip(result.arrays.to_numpy_ndarrays(), without, strict=True):
+        np.testing.assert_array_equal(mine, clean)
+    from fedcohort.journal import Journal
+
+    journal = Journal.read(tmp_path / "journal.db")
+    given = [r.unpack()[1]["reasons"] for r in journal.records("tell")]
+    journal.close()
+    assert all(row["3"] in reason.split("|") for row in given), given
+
+
+def test_stock_fedavg_would_have_died_or_swallowed_it():
+    """The control: the same replies handed to the wrapped strategy as it is end the run or spoil the model."""
+    bad = 0
+    for hostile, _ in HOSTILE.values():
+        grid = FakeGrid([])
+        message = Message(
+            RecordDict({"arrays": as_record({"w": np.zeros((2, 3), np.float32), "b": ZERO})}),
+            dst_node_id=7,
+            message_type="train",
+        )
+        good = Message(both(honest(message), metrics()), reply_to=message)
+        evil = Message(hostile(message), reply_to=message)
+        del grid
+        try:
+            arrays, _ = FedAvg(fraction_evaluate=0.1).aggregate_train(1, [good, evil])
+            values = arrays.to_numpy_ndarrays()
+            bad += not all(np.isfinite(v).all() and np.abs(v).max() < 10 for v in values)
+        except Exception:
+            bad += 1
+    assert bad >= 17
+
+
+def impostor(message):
+    """Replies of the last node claim to come from the first."""
+    if message.metadata.src_node_id == 1004:
+        message.metadata.__dict__["_src_node_id"] = 1001
+    return [message]
+
+
+def test_reply_in_another_name_is_rejected(without):
+    def tamper(message):
+        return impostor(message) if message.metadata.message_type == "train" else [message]
+
+    result, history = run(lambda m: both(honest(m), metrics()), tamper)
+    assert [row["rejected"] for row in history] == [1.0] * 3
+    np.testing.assert_array_equal(result.arrays.to_numpy_ndarrays()[0], without[0])
+
+
+def test_second_reply_to_one_message_and_unasked_ones_are_ignored(without):
+    def tamper(message):
+        if message.metadata.src_node_id != 1004 or message.metadata.message_type != "train":
+            return [message]
+        stranger = Message(message.content, reply_to=message)
+        stranger.metadata.__dict__["_reply_to_message_id"] = "never-sent"
+        return [Message(Error(2, "it failed"), reply_to=_asked(message)), message, stranger]
+
+    def _asked(reply):
+        asked = Message(RecordDict(), dst_node_id=1004, message_type="train")
+        asked.metadata.__dict__["_message_id"] = reply.metadata.reply_to_message_id
+        return asked
+
+    result, history = run(lambda m: both(honest(m, 50.0), metrics()), tamper)
+    assert [(row["ok"], row["failed"]) for row in history] == [(3.0, 1.0)] * 3
+    np.testing.assert_array_equal(result.arrays.to_numpy_ndarrays()[0], without[0])
+
+
+def test_strategy_that_cannot_aggregate_leaves_the_model_and_the_run_alone():
+    class Moody(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            if server_round == 2:
+                raise ZeroDivisionError("no")
+            return super().aggregate_train(server_round, replies)
+
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+    strategy = CohortStrategy(Moody(fraction_evaluate=0.0), selector="uniform", size=3, deadline=9, **timing(grid))
+    result = start(strategy, grid, rounds=3)
+    assert [row["filtered"] for row in strategy.history] == [0.0, 3.0, 0.0]
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[1], 2.0)  # two of three rounds added one
