@@ -75,6 +75,19 @@ class DoubleDQN:
         out: Single = h @ s.w2[which].T * unit + s.b2[which]
         return out
 
+    def values(self, s: AgentState, common: Single, own: Single) -> Single:
+        """Eq. 1 of the only action for rows (common, own) that share their first part, which is multiplied once."""
+        g, unit = common.size, np.float32(s.shrink)
+        if self.hidden == 0:
+            flat = s.w2[MAIN, 0] * unit
+            return np.asarray(own @ flat[g:] + (common @ flat[:g] + s.b2[MAIN, 0]), np.float32)
+        w1 = s.w1[MAIN] * unit
+        h = own @ w1[g:]
+        h += common @ w1[:g] + s.b1[MAIN]
+        np.maximum(h, 0, out=h)
+        out: Single = h @ (s.w2[MAIN, 0] * np.float32(self.hidden**-0.5)) + s.b2[MAIN, 0]
+        return out
+
     def best(self, s: AgentState, x: Single) -> Single:
         """Q'(x, argmax_a Q(x, a)) of eq. 2 for every row: the network chooses, its copy values."""
         choice = self.q(s, x).argmax(axis=1)

@@ -27,9 +27,9 @@ from fedcohort.types import Index, Probed, Real, Round, RoundResult
 Single = NDArray[np.float32]
 INPUTS = 2**11  # of the joint network, that the number of components is chosen for
 MOST = 2**24  # weights of the first layer at most
-CANDIDATES = 128  # clients that the shared network looks at for the value of a state
-ROWS = 512  # sub-actions in a batch of the shared network
-CHUNK = 32_768  # clients valued at a time
+CANDIDATES = 64  # clients that the shared network looks at for the value of a state
+ROWS = 256  # sub-actions in a batch of the shared network
+CHUNK = 8_192  # clients valued at a time
 
 
 @dataclass
@@ -108,11 +108,10 @@ class Learner:
         common, moments = self._now_common(s)[0], self._profile_moments(s)
         for lo in range(0, clients.size, CHUNK):
             part = clients[lo : lo + CHUNK]
-            inside = part < s.now.shape[0]
-            rows = np.zeros((part.size, s.now.shape[1]), np.float32)
-            rows[inside] = s.now[part[inside]]
-            own = [np.broadcast_to(common, (part.size, common.size)), blocks.standard(s, rows)]
-            out[lo : lo + CHUNK] = self.agent.q(s, np.concatenate([*own, self._known(s, part, moments)], axis=1))[:, 0]
+            rows = s.now.take(part, axis=0, mode="clip")
+            rows[part >= s.now.shape[0]] = 0
+            own = np.concatenate([blocks.standard(s, rows), self._known(s, part, moments)], axis=1)
+            out[lo : lo + CHUNK] = self.agent.values(s, common, own)
         return out
 
     def begin(self, s: LearnerState, probed: Probed | None, extras: tuple[Real, ...]) -> None:

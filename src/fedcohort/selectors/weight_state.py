@@ -28,7 +28,7 @@ Double = NDArray[np.float64]
 FIT_ROWS = 512  # clients behind the principal axes
 LIMIT = 5.0  # standard deviations, eq. 3
 HUGE = 1e30  # what a block may hold
-OUTLIER = 10.0  # standard deviations beyond which a number is cut before it is kept
+OUTLIER = 10.0  # median deviations from the median of its round at which a number is cut before it is kept
 
 
 @dataclass
@@ -158,10 +158,10 @@ def _moments(s: WeightState, blocks: Single) -> Single:
     if s.mean.size == 0:
         s.mean, s.square = np.zeros(blocks.shape[1]), np.zeros(blocks.shape[1])
     if s.blocks >= 20:
-        blocks = _cut(blocks, s.mean, np.sqrt(s.square / s.blocks))
-    elif blocks.shape[0] >= 5:
+        blocks = _cut(blocks, s.mean, LIMIT * np.sqrt(s.square / s.blocks))
+    if blocks.shape[0] >= 5:
         middle = np.median(blocks, axis=0)
-        blocks = _cut(blocks, middle, 1.4826 * np.median(np.abs(blocks - middle), axis=0))
+        blocks = _cut(blocks, middle, OUTLIER * np.median(np.abs(blocks - middle), axis=0))
     if blocks.shape[0]:
         n, x = blocks.shape[0], blocks.astype(np.float64)
         gap, total = x.mean(axis=0) - s.mean, s.blocks + n
@@ -170,10 +170,10 @@ def _moments(s: WeightState, blocks: Single) -> Single:
     return blocks
 
 
-def _cut(blocks: Single, middle: Real, spread: Real) -> Single:
-    """The blocks within 10 spreads of the middle; a column without spread is left alone."""
-    reach = np.where(spread > 0, OUTLIER * spread, np.inf)
-    return np.clip(blocks, middle - reach, middle + reach).astype(np.float32)
+def _cut(blocks: Single, middle: Real, reach: Real) -> Single:
+    """The blocks within this reach of the middle; a column without reach is left alone."""
+    wide = np.where(reach > 0, reach, np.inf)
+    return np.clip(blocks, middle - wide, middle + wide).astype(np.float32)
 
 
 def _room(array: Single, rows: int, width: int) -> Single:
