@@ -45,7 +45,9 @@ class RunConfig(BaseModel):
         default=1.0, description="ask this many times `size`, or 'adaptive'; close at the size-th reply"
     )
     quorum: int = Field(default=1, ge=1, description="fewer accepted replies: the round is abandoned")
-    back_off: float = Field(default=0.0, ge=0, description="virtual seconds of pause after an abandoned round, doubling")
+    back_off: float = Field(
+        default=0.0, ge=0, description="virtual seconds of pause after an abandoned round, doubling"
+    )
     evaluate_every: int = Field(default=1, ge=1, description="rounds between evaluations on the test set")
     lr_decay: float = Field(default=1.0, gt=0, description="factor on the learning rate after every round")
     max_privacy: str = Field(default="P2", pattern="^P[0-3]$", description="highest privacy level a selector may read")

@@ -1,0 +1,134 @@
+"""`fedcohort sweep`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedcohort.cli.runs import pair
+from fedcohort.experiment import config as configuration
+from fedcohort.experiment import sweep as sweeping
+from fedcohort.experiment.runner import Event
+from fedcohort.experiment.store import ROOT, Store, put_aside
+
+Listed = list[str] | None
+
+
+def sweep_command(
+    file: Annotated[Path | None, typer.Argument(help="A TOML file with lists and the keys of a run.")] = None,
+    selectors: Annotated[Listed, typer.Option(help="Selectors: 'uniform, oort(explore=0.8)'; may be repeated.")] = None,
+    methods: Annotated[Listed, typer.Option(help="Methods.")] = None,
+    worlds: Annotated[Listed, typer.Option(help="Worlds.")] = None,
+    tasks: Annotated[Listed, typer.Option(help="Tasks.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many (5), or which (0,3,7 or 10-14).")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds of every run.")] = None,
+    size: Annotated[int | None, typer.Option(help="Clients asked per round.")] = None,
+    change: Annotated[Listed, typer.Option("--set", help="Any key of a run, also world.clients: KEY=VALUE.")] = None,
+    name: Annotated[str | None, typer.Option(help="What the sweep is called.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes of one thread each (0: one per core).")] = 0,
+    backend: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
+    store: Annotated[Path, typer.Option(help="Folder of the runs.")] = ROOT,
+    again: Annotated[bool, typer.Option("--again", help="Run all of it although the store has it.")] = False,
+) -> None:
+    """Run selectors x methods x worlds x tasks x seeds, in parallel; the same command goes on where it was stopped.
+
+    A run that fails does not stop the others: it is listed at the end, and the exit code is 1.
+    """
+    values: dict[str, Any] = configuration.from_toml(file) if file is not None else {}
+    if file is not None:
+        values.setdefault("name", file.stem.replace(" ", "-"))
+    lists = {"selectors": selectors, "methods": methods, "worlds": worlds, "tasks": tasks}
+    for key, entries in lists.items():
+        if entries:
+            _put(values, key, [part for text in entries for part in sweeping.split(text)])
+    if seeds is not None:
+        _put(values, "seeds", sweeping.seeds_of(seeds))
+    values.update({k: v for k, v in {"rounds": rounds, "size": size, "name": name}.items() if v is not None})
+    for text in change or []:
+        sweeping.assign(values, *pair(text))
+    sweep, runs = sweeping.from_mapping(values), Store(store)
+    if again:
+        for config in sweep.runs():
+            if runs.state(config) != "absent":
+                put_aside(runs.folder(config))
+    _tell(_run(sweep, runs, backend, workers, address))
+
+
+def _put(values: dict[str, Any], plural: str, listed: Any) -> None:
+    """A list from the command line takes the place of both spellings in the file."""
+    values.pop(plural.removesuffix("s"), None)
+    values[plural] = listed
+
+
+def _run(sweep: sweeping.Sweep, store: Store, backend: str, workers: int, address: str | None) -> sweeping.Outcome:
+    bar = _Bar(sweep, store)
+    try:
+        return sweeping.run_sweep(sweep, store, backend=backend, workers=workers, address=address, on_event=bar.hear)
+    except KeyboardInterrupt:
+        bar.stop()
+        Console(stderr=True).print("stopped; nothing is lost: the same command goes on")
+        raise typer.Exit(130) from None
+    finally:
+        bar.stop()
+
+
+class _Bar:
+    """Rounds of all runs that are not in the store, with the time left; a line for each run that ends."""
+
+    def __init__(self, sweep: sweeping.Sweep, store: Store) -> None:
+        todo = [c for c in sweep.runs() if store.state(c) != "finished"]
+        columns = (
+            TextColumn("{task.fields[runs]}/{task.fields[all]} runs"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(),
+            TextColumn("left:"),
+            TimeRemainingColumn(),
+        )
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.progress = Progress(*columns, console=self.console)
+        total = sum(c.rounds for c in todo)
+        self.task = self.progress.add_task("", total=total, runs=0, all=len(todo))
+        self.done: dict[str, int] = {}
+        self.ended = 0
+
+    def hear(self, event: Event) -> None:
+        """News of a run."""
+        self.progress.start()
+        if event.kind in ("round", "done", "failed"):
+            self.done[event.job.id] = event.round if event.kind == "round" else event.job.rounds
+        if event.kind in ("done", "failed", "lost"):
+            self.ended += event.kind != "lost"
+            colour = {"failed": "red", "lost": "yellow"}.get(event.kind, "green")
+            self.console.print(f"[{colour}]{event.kind}[/] {event.job.id} {_plain(event.text)}")
+        self.progress.update(self.task, completed=sum(self.done.values()), runs=self.ended)
+
+    def stop(self) -> None:
+        """Give the terminal back."""
+        if self.progress.live.is_started:
+            self.progress.stop()
+
+
+def _tell(outcome: sweeping.Outcome) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    states = list(outcome.states.values())
+    made = sum(s in ("run", "resumed") for s in states)
+    console.print(
+        f"{len(states)} runs: {made} run, {states.count('read')} read from the store, {len(outcome.errors)} failed"
+    )
+    for name, error in outcome.errors.items():
+        config = outcome.runs[name]
+        what = f"{config.selector}, {config.method}, {config.world}, {config.task}, seed {config.seed}"
+        console.print(f"[red]failed[/] {name} ({_plain(what)}): {_plain(error)}")
+    console.print(f"sweep: {outcome.file}")
+    if outcome.errors:
+        raise typer.Exit(1)
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")

@@ -1,0 +1,228 @@
+"""Sweeps: selectors x methods x worlds x tasks x seeds, as data; resumable, and none of them stops the rest.
+
+::
+
+    name = "noise"
+    selectors = ["uniform", "oort", {name = "oort", explore = 0.5}]
+    worlds = ["iid-v1", "mixed-v1"]
+    seeds = 5                         # 0, 1, 2, 3, 4; or a list
+    rounds = 40                       # any other key of a run holds for all
+
+Each run goes to the store under its own id, so two sweeps that share runs share the work. What became of each run is
+written to `STORE/sweeps/NAME-DIGEST.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedcohort.errors import BadParameter, ConfigError, StoreError, UnknownName, check
+from fedcohort.experiment import config as configuration
+from fedcohort.experiment import texts
+from fedcohort.experiment.config import RunConfig
+from fedcohort.experiment.runner import Event, Job, OnEvent, run_local
+from fedcohort.experiment.store import SHORT, Store, identity
+from fedcohort.snapshots import write_durably
+
+AXES = {"selectors": "selector", "methods": "method", "worlds": "world", "tasks": "task"}
+BACKENDS = ("local", "ray")
+_WORD = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+
+
+class Sweep(BaseModel):
+    """A grid of runs. The texts are in normal form and without repetition."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(default="sweep", description="what the sweep is called; part of its file's name")
+    selectors: tuple[str, ...] = Field(default=("uniform",), description="selectors to run, texts or tables")
+    methods: tuple[str, ...] = Field(default=("fedavg",), description="methods to run")
+    worlds: tuple[str, ...] = Field(default=("mixed-v1",), description="worlds to run in")
+    tasks: tuple[str, ...] = Field(default=("digits-mlp",), description="tasks to train")
+    seeds: tuple[int, ...] = Field(default=(0, 1, 2), description="a list of seeds, or how many (counted from 0)")
+    base: RunConfig = Field(default_factory=RunConfig, description="every other key of a run, the same for all")
+
+    def runs(self) -> list[RunConfig]:
+        """Every run, those that are compared with each other next to each other."""
+        grid = itertools.product(self.tasks, self.worlds, self.seeds, self.methods, self.selectors)
+        names = ("task", "world", "seed", "method", "selector")
+        return [self.base.model_copy(update=dict(zip(names, point, strict=True))) for point in grid]
+
+    def id(self) -> str:
+        """Name and digest: the same runs, however they are listed, have the same id."""
+        whole = "\n".join(sorted(run.digest() for run in self.runs()))
+        return f"{self.name}-{hashlib.sha256(whole.encode()).hexdigest()[:SHORT]}"
+
+    def toml(self) -> str:
+        """This sweep as a TOML file."""
+        own = {k: getattr(self, k) for k in ("name", *AXES, "seeds")}
+        same = {k: v for k, v in self.base.plain().items() if k not in (*AXES.values(), "seed")}
+        return "".join(f"{k} = {configuration.toml_value(v)}\n" for k, v in (own | same).items())
+
+
+def from_mapping(values: Mapping[str, Any]) -> Sweep:
+    """A sweep from keys and values; `selector = ...` is a list of one. Unknown keys are answered with the nearest."""
+    given = dict(values)
+    own: dict[str, Any] = {"name": str(given.pop("name", "sweep"))}
+    check(bool(own["name"]) and set(own["name"]) <= set(_WORD), f"name = {own['name']!r}", *_NAME_RULE)
+    for plural, kind in {**AXES, "seeds": "seed"}.items():
+        if plural in given and kind in given:
+            raise BadParameter(f"{plural} and {kind}", "they say the same", f"keep {plural}")
+        listed = given.pop(plural, given.pop(kind, None))
+        if listed is not None:
+            own[plural] = _seeds(listed) if kind == "seed" else _texts(kind, plural, listed)
+    for key in given:
+        if key not in RunConfig.model_fields:
+            raise UnknownName.among("key", key, [*RunConfig.model_fields, *AXES, "seeds", "name"])
+    return Sweep(**own, base=configuration.from_mapping(given))
+
+
+_NAME_RULE = ("it becomes part of a file's name", "use letters, digits, dots and dashes")
+
+
+def assign(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set one key of a sweep; a dotted one (world.clients) changes every entry of its list."""
+    head, _, rest = key.partition(".")
+    plural = next((p for p, kind in AXES.items() if head in (p, kind)), None)
+    if plural is None or not rest:
+        values[key] = value
+        return
+    kind = AXES[plural]
+    listed = values.pop(plural, values.pop(kind, list(Sweep.model_fields[plural].default)))
+    values[plural] = [texts.changed(kind, t, rest.split("."), value) for t in _texts(kind, plural, listed)]
+
+
+def split(text: str) -> list[str]:
+    """Entries of "uniform, oort(explore=0.8, ucb=False)": at the commas that are in no bracket and no quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        else:
+            depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0 and not quote:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [p.strip() for p in parts if p.strip()]
+
+
+def seeds_of(text: str) -> list[int] | int:
+    """ "5" is how many; "0,3,7" and "10-14" are seeds."""
+    try:
+        if text.strip().isdigit():
+            return int(text)
+        found: list[int] = []
+        for part in split(text):
+            low, dash, high = part.partition("-")
+            found += range(int(low), int(high) + 1) if dash else [int(low)]
+        return found
+    except ValueError:
+        raise BadParameter(f"seeds {text!r}", "these are not seeds", "write 5 (how many), 0,3,7 or 10-14") from None
+
+
+def _texts(kind: str, plural: str, listed: Any) -> tuple[str, ...]:
+    entries = [listed] if isinstance(listed, (str, Mapping)) else listed
+    default = str(RunConfig.model_fields[kind].default)
+    if not isinstance(entries, (list, tuple)) or not entries:
+        raise BadParameter(f"{plural} = {listed!r}", "this is not a list of texts", f'write e.g. ["{default}"]')
+    found = []
+    for entry in entries:
+        if not isinstance(entry, (str, Mapping)):
+            raise BadParameter(f"{plural}: {entry!r}", f"this is no {kind}", f'write a text such as "{default}"')
+        text = texts.from_table(kind, entry, default) if isinstance(entry, Mapping) else entry
+        found.append(texts.normal(kind, text))
+    return tuple(dict.fromkeys(found))
+
+
+def _seeds(listed: Any) -> tuple[int, ...]:
+    given = list(range(listed)) if isinstance(listed, int) and not isinstance(listed, bool) else listed
+    fine = isinstance(given, (list, tuple)) and all(type(s) is int and s >= 0 for s in given) and len(given) > 0
+    check(fine, f"seeds = {listed!r}", "seeds are whole numbers from 0, at least one", "write a list, or how many")
+    return tuple(dict.fromkeys(given))
+
+
+class Outcome:
+    """What became of a sweep: one state per run, "read", "run", "resumed", "failed" or "waiting"."""
+
+    def __init__(self, sweep: Sweep, store: Store) -> None:
+        self.sweep, self.store = sweep, store
+        self.runs = {identity(config): config for config in sweep.runs()}
+        self.states = dict.fromkeys(self.runs, "waiting")
+        self.errors: dict[str, str] = {}
+        self.id = sweep.id()
+
+    @property
+    def file(self) -> Path:
+        """Where this is written."""
+        return self.store.root / "sweeps" / f"{self.id}.json"
+
+    def save(self) -> None:
+        """Write it down."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        runs = [
+            {"id": name, "config": config.plain(), "state": self.states[name], "error": self.errors.get(name)}
+            for name, config in self.runs.items()
+        ]
+        whole = {"name": self.sweep.name, "id": self.id, "sweep": self.sweep.toml(), "runs": runs}
+        write_durably(self.file, json.dumps(whole, indent=1).encode())
+
+
+def run_sweep(
+    sweep: Sweep,
+    store: Store | None = None,
+    *,
+    backend: str = "local",
+    workers: int = 0,
+    address: str | None = None,
+    on_event: OnEvent | None = None,
+) -> Outcome:
+    """Do what is not done yet. Interrupted at any point, the same call goes on where it stopped."""
+    if backend not in BACKENDS:
+        raise UnknownName.among("backend", backend, BACKENDS)
+    store = store or Store()
+    outcome, jobs = Outcome(sweep, store), []
+    for name, config in outcome.runs.items():
+        folder = store.root / name
+        if store.state(config, folder) == "finished":
+            outcome.states[name] = "read"
+        else:
+            jobs.append(Job(name, config.plain(), str(folder.absolute()), config.rounds))
+    outcome.save()
+
+    def heard(event: Event) -> None:
+        if event.kind in ("done", "failed"):
+            outcome.states[event.job.id] = event.text if event.kind == "done" else "failed"
+            if event.kind == "failed":
+                outcome.errors[event.job.id] = event.text
+            outcome.save()
+        if on_event is not None:
+            on_event(event)
+
+    if backend == "ray" and jobs:
+        from fedcohort.experiment.ray_backend import run_ray
+
+        run_ray(jobs, heard, address)
+    elif jobs:
+        run_local(jobs, heard, workers)
+    return outcome
+
+
+def read_file(path: Path) -> tuple[list[str], str]:
+    """The ids of the runs of a sweep file that `run_sweep` wrote, and the sweep's name."""
+    try:
+        found = json.loads(path.read_text())
+        return [str(run["id"]) for run in found["runs"]], str(found["name"])
+    except OSError:
+        raise StoreError(f"{path}", "there is no such file", "check the path") from None
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"{path}", "this is not the file of a sweep", "name one of STORE/sweeps/") from None
