@@ -61,6 +61,9 @@ ENTRIES: tuple[Entry, ...] = (
     _selector("feel", "feel:Feel", "utility", "Ren et al. 2020", "probes everybody (or a sample)"),
     _selector("fedcs", "fedcs:FedCS", "system", "Nishio and Yonetani 2019"),
     _selector("tifl", "tifl:Tifl", "system", "Chai et al. 2020", "probes a few of each tier now and then"),
+    _selector(
+        "fedcor", "fedcor:FedCor", "analytics", "Tang et al. 2022", "probes everybody in warm-up and around samples"
+    ),
     _selector("warm-up", "wrappers:WarmUp", "wrapper", "-", "that of the inner selector"),
     _selector("explore", "wrappers:Explore", "wrapper", "-", "that of the inner selector"),
     _selector("quota", "quota:Quota", "wrapper", "after Huang et al. 2021", "that of the inner selector"),
