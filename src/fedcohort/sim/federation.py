@@ -7,7 +7,6 @@ Clients that drop out or come after the closing of the round are not trained at 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -43,9 +42,10 @@ class Replies:
     duration: NDArray[np.float64]
     updates: Updates  # accepted rows only, ascending client order
     signals: Arrays
-    reasons: Mapping[int, str]
+    reasons: dict[int, str]
     seconds: float  # how long the round took
     traffic: Traffic = field(default_factory=Traffic)
+    came: int = 0  # how many replied in time, or would have if the round had not closed early
 
 
 class Federation:
@@ -119,7 +119,8 @@ class Federation:
         )
         spread = {n: _scatter(c, on_time, clients.size) for n, c in columns.items()}
         waited = np.minimum(seconds, closing)
-        return Replies(clients, outcome, waited, updates.rows(rows), spread, reasons, closing, traffic)
+        came = int(np.count_nonzero(~lost & (seconds <= self.deadline)))
+        return Replies(clients, outcome, waited, updates.rows(rows), spread, reasons, closing, traffic, came)
 
     def _received(
         self, index: int, trained: Trained, cohort: Cohort, on_time: Index, wanted: frozenset[str], model: Model

@@ -11,8 +11,9 @@ import numpy as np
 
 from fedcohort import signals as catalogue
 from fedcohort.core.rng import generator
-from fedcohort.errors import StateMismatch, check
+from fedcohort.errors import JournalDamaged, StateMismatch, check
 from fedcohort.journal import Journal
+from fedcohort.overselect import BackOff, OverSelection
 from fedcohort.protocols import Aggregation, Method, Selector, Task, World
 from fedcohort.session import Session
 from fedcohort.sim.federation import Federation, Replies, Traffic
@@ -32,7 +33,9 @@ class Settings:
     size: int = 10
     seed: int = 0
     deadline: float = math.inf  # virtual seconds after which nobody is waited for
-    over_select: float = 1.0  # ask for this many times `size`, close at the size-th reply
+    over_select: float | str = 1.0  # ask for this many times `size` (or "adaptive"), close at the size-th reply
+    quorum: int = 1  # fewer accepted replies: the round is abandoned, the model stays as it is
+    back_off: float = 0.0  # virtual seconds of pause after an abandoned round, doubled with each that follows
     evaluate_every: int = 1
     lr_decay: float = 1.0  # the learning rate is multiplied by this every round
     max_privacy: str = "P2"
@@ -44,7 +47,10 @@ class Settings:
         check(self.size >= 1, f"size = {self.size}", "a cohort needs at least one client", "use 1 or more")
         check(self.seed >= 0, f"seed = {self.seed}", "a seed must not be negative", "use 0 or more")
         check(self.deadline > 0, f"deadline = {self.deadline}", "a deadline must be positive", "use seconds, or none")
-        check(self.over_select >= 1, f"over_select = {self.over_select}", "it must be at least 1", "use e.g. 1.3")
+        OverSelection(self.over_select)  # checks the rule
+        good = 1 <= self.quorum <= self.size
+        check(good, f"quorum = {self.quorum}", f"it must be between 1 and size = {self.size}", "use 1")
+        BackOff(self.back_off)
         check(self.evaluate_every >= 1, f"evaluate_every = {self.evaluate_every}", "it must be at least 1", "use 1")
         check(self.lr_decay > 0, f"lr_decay = {self.lr_decay}", "it must be positive", "use e.g. 0.999")
         check(self.max_norm > 0, f"max_norm = {self.max_norm}", "it must be positive", "leave it out for no limit")
@@ -74,9 +80,10 @@ class Simulation:
         self.settings, self.method, self.world, self.task, self.snapshots = settings, method, world, task, snapshots
         limits = Limits(max_norm=settings.max_norm)
         self.federation = Federation(world, task, seed=settings.seed, deadline=settings.deadline, limits=limits)
+        self.asking, self.backing = OverSelection(settings.over_select), BackOff(settings.back_off)
         self.session = Session(
             selector,
-            size=math.ceil(settings.size * settings.over_select),
+            size=settings.size if self.asking.adaptive else self.asking.ask_for(settings.size),
             seed=settings.seed,
             journal=journal,
             provides=self.federation.provides,
@@ -124,13 +131,16 @@ class Simulation:
             clock=self.clock,
             profiles=self.federation.profiles,
             probe=probing,
+            size=self.asking.ask_for(self.settings.size),
         )
         plan = self.method.prepare(self._plan(index, cohort), self.model, cohort.clients)
         asked = plan.measure  # what the method wants to hear from its client half
         plan = replace(plan, measure=plan.measure | catalogue.of_side(self._needs, "client"))
         replies = self.federation.train(index, self.model, cohort, plan, self._needs, self.settings.size)
         info = self._aggregate(index, cohort, plan, asked, replies)
-        self.clock += probing.seconds + (replies.seconds if cohort.clients.size else IDLE)
+        pause = self.backing.pause("abandoned" in info)
+        self.clock += probing.seconds + (replies.seconds if cohort.clients.size else IDLE) + pause
+        self.asking.learn(replies.came, int(cohort.clients.size) - replies.came)
         result = self._result(index, replies)
         row = self._row(index, result, replies, probing, info)
         self.session.tell(result, row, replies.reasons)
@@ -177,6 +187,11 @@ class Simulation:
             local=self.task.local(),
             rng=generator(self.settings.seed, "method", index),
         )
+        if cohort.clients.size and len(updates) < self.settings.quorum:
+            replies.outcome[rows] = Outcome.FILTERED
+            replies.reasons.update({int(c): "round-abandoned" for c in updates.clients})
+            self.method.aggregate(self.model, updates.rows(rows[:0]), context)
+            return {"abandoned": 1.0}
         made = self.method.aggregate(self.model, updates, context)
         self.model = made.model
         replies.outcome[rows[~made.accepted]] = Outcome.FILTERED
@@ -227,11 +242,24 @@ class Simulation:
         }
         arrays.update({f"session.{k}": v for k, v in self.session.state_dict().items()})
         arrays.update({f"method.{k}": v for k, v in self.method.state_dict().items()})
-        return arrays, {"world": self.world.digest}
+        if self.asking.adaptive or self.settings.back_off:
+            arrays["rounds"] = np.array([self.asking.lost, self.asking.seen, self.backing.count])
+        meta: dict[str, Any] = {"world": self.world.digest}
+        if self.session.journal is not None:
+            meta["journal"] = [self.session.journal.length, self.session.journal.head.hex()]
+        return arrays, meta
 
     def _load(self, arrays: Arrays, meta: dict[str, Any]) -> None:
         if meta.get("world") != self.world.digest:
             raise StateMismatch("snapshot", "it was made in another world", "resume with the same data and seed")
+
+        journal = self.session.journal
+        if journal is not None and "journal" in meta and not _goes_on(journal, *meta["journal"]):
+            raise JournalDamaged(
+                f"journal {journal.path}",
+                "it lacks records that were there when the snapshot was made",
+                "restore it from a copy, or remove the snapshots to start from the beginning",
+            )
 
         def part(prefix: str) -> Arrays:
             return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
@@ -240,6 +268,9 @@ class Simulation:
         self.method.load_state_dict(part("method."))
         self.model = Model(**part("model."))
         self.clock = float(arrays["clock"])
+        if "rounds" in arrays:
+            self.asking.lost, self.asking.seen = (float(v) for v in arrays["rounds"][:2])
+            self.backing.count = int(arrays["rounds"][2])
         if self.session.journal is not None:
             self.history = read_history(self.session.journal, self.world.population, upto=self.session.index)
 
@@ -270,6 +301,10 @@ def read_history(journal: Journal, population: int, upto: int | None = None) -> 
         history.cohorts.append(arrays["clients"])
         history.reasons.append({int(k): v for k, v in meta["reasons"].items()})
     return history
+
+
+def _goes_on(journal: Journal, length: int, head: str) -> bool:
+    return journal.holds(int(length), bytes.fromhex(head))
 
 
 def _by_client(clients: Index, column: Any) -> dict[int, float]:
