@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedcohort import __version__
-from fedcohort.cli import catalogue, data, demo, journal, runs, skew, sweep, world
+from fedcohort.cli import catalogue, compare, data, demo, journal, runs, skew, sweep, world
 from fedcohort.errors import FedcohortError
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ app.command("list")(catalogue.list_command)
 app.command("show")(catalogue.show_command)
 app.command("skew")(skew.skew)
 app.command("sweep")(sweep.sweep_command)
+app.command("compare")(compare.compare_command)
 app.command("verify")(journal.verify_command)
 app.add_typer(journal.app, name="journal", help="The journal of a run.")
 app.add_typer(data.app, name="data", help="Datasets: list, get, check.")
