@@ -64,6 +64,7 @@ ENTRIES: tuple[Entry, ...] = (
     _selector(
         "fedcor", "fedcor:FedCor", "analytics", "Tang et al. 2022", "probes everybody in warm-up and around samples"
     ),
+    _selector("divfl", "divfl:DivFL", "diversity", "Balakrishnan et al. 2022"),
     _selector("warm-up", "wrappers:WarmUp", "wrapper", "-", "that of the inner selector"),
     _selector("explore", "wrappers:Explore", "wrapper", "-", "that of the inner selector"),
     _selector("quota", "quota:Quota", "wrapper", "after Huang et al. 2021", "that of the inner selector"),
