@@ -164,7 +164,7 @@ def validate(updates: Updates, signals: Mapping[str, Array], limits: Limits | No
     refuse((steps < 0) | (steps > limits.max_steps), "steps-out-of-range")
     if updates.buffers is not None and updates.buffers.size:
         refuse(~np.asarray(np.isfinite(updates.buffers).all(axis=1)), "buffers-not-finite")
-    for name, value in signals.items():
+    for name, value in signals.items() if len(updates) else ():
         flat = np.asarray(value).reshape(len(updates), -1)
         if flat.dtype.kind == "f":
             sane = np.abs(flat) <= SANE  # False for NaN and infinity
