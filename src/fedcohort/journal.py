@@ -119,6 +119,7 @@ class Journal:
         _refuse_foreign(path)
         lock = FolderLock(path.parent)
         try:
+            _roll_back(path, disk)
             looked = cls.read(path, disk)
             try:
                 looked.check_seal()
@@ -264,8 +265,9 @@ def _found(path: Path, header: Mapping[str, Any], disk: Disk) -> None:
         disk.unlink(left_over)
     body = pack({}, header)
     db = disk.connect(part)
+    db.execute("PRAGMA journal_mode = WAL").fetchall()  # here, for the switch itself is not atomic to a reader
+    db.execute("PRAGMA synchronous = FULL")
     with contextlib.closing(db), db:
-        db.execute("PRAGMA synchronous = FULL")
         db.execute(f"PRAGMA application_id = {APPLICATION}")
         db.execute(f"PRAGMA user_version = {SCHEMA}")
         db.execute(_RECORDS)
@@ -287,6 +289,13 @@ def _connect(path: Path, disk: Disk) -> sqlite3.Connection:
         db.execute("PRAGMA user_version = 2")
         db.execute("COMMIT")
     return db
+
+
+def _roll_back(path: Path, disk: Disk) -> None:
+    """Undo what a crash interrupted before the file was in WAL mode (schema 1 switched in its place)."""
+    if path.with_name(f"{path.name}-journal").exists():
+        with contextlib.closing(disk.connect(path)) as db, contextlib.suppress(sqlite3.Error):
+            _version(db)
 
 
 def _version(db: sqlite3.Connection) -> int:

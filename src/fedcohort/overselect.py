@@ -9,7 +9,7 @@ With drop-out q the number of clients to ask until K of them come back is negati
     lost <- w lost + lost_t,    seen <- w seen + seen_t,    q = l + sqrt(l (1 - l) / seen)  with  l = lost / seen       (2)
 
 One standard error on top pays for not knowing q: without it, half of the time too few are asked. Before anything was
-seen, half of the clients are taken for lost: a first round that asks too many costs less than one that fails.
+seen, four of ten are taken for lost: a first round that asks too many costs less than one that fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedcohort.errors import check
 ADAPTIVE = "adaptive"
 TARGET = 0.999  # share of rounds that should reach their size
 MEMORY = 0.98  # [w] weight of the past after each round
-PRIOR = (10.0, 20.0)  # lost and seen before anything was measured
+PRIOR = (4.0, 10.0)  # lost and seen before anything was measured
 MOST_LOST = 0.9  # beyond this, asking more is no remedy
 
 
