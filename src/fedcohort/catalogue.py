@@ -65,6 +65,7 @@ ENTRIES: tuple[Entry, ...] = (
         "fedcor", "fedcor:FedCor", "analytics", "Tang et al. 2022", "probes everybody in warm-up and around samples"
     ),
     _selector("divfl", "divfl:DivFL", "diversity", "Balakrishnan et al. 2022"),
+    _selector("clustered", "clustered:Clustered", "diversity", "Fraboni et al. 2021"),
     _selector("warm-up", "wrappers:WarmUp", "wrapper", "-", "that of the inner selector"),
     _selector("explore", "wrappers:Explore", "wrapper", "-", "that of the inner selector"),
     _selector("quota", "quota:Quota", "wrapper", "after Huang et al. 2021", "that of the inner selector"),
