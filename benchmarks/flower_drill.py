@@ -23,7 +23,6 @@ import platform
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -109,17 +108,16 @@ class Run:
             time.sleep(0.3)
 
     def server_app(self) -> int:
-        """Process id of the ServerApp: in the SuperLink's own group."""
+        """Process id of the ServerApp, among those that our SuperLink started."""
         link = next(p for p in self.deployment.processes if p.name == "superlink")
-        for pid in local.members(link.pid):
-            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-            if b"flwr-serverapp" in line and b"superexec" not in line:
+        for pid in local.marked(link.mark):
+            if any(p.endswith(b"flwr-serverapp") for p in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:3]):
                 return pid
         raise LookupError("no ServerApp is running")
 
     def leave(self) -> None:
         """The follower of the log is not needed any more."""
-        local.end_groups([self.process], 3.0)
+        local.end([self.process], 3.0)
         self.deployment.processes.remove(self.process)
         self.deployment.save()
 
@@ -166,7 +164,7 @@ def one_run(deployment, app, folder, selector, options) -> dict:
         run = Run(deployment, app, state, {**settings, "min-available": 1})
         wait_until(lambda: reasked(run, asked), options.patience, "the round was not asked again")
         victim = next(p for p in deployment.processes if p.name == "supernode-1")
-        os.killpg(victim.pid, signal.SIGKILL)
+        local.kill(victim)
         print("  SuperNode 1 killed in round 3", flush=True)
     run.wait_for("close", options.rounds, options.patience)
     seconds = time.monotonic() - began
@@ -206,11 +204,11 @@ def wait_until(done, seconds: float, otherwise: str) -> None:
 def drill(options: argparse.Namespace) -> dict:
     folder = Path(tempfile.mkdtemp(prefix="flower-drill-"))
     app, results = write_app(folder), []
-    groups: list[int] = []
+    marks: list[str] = []
     try:
         for selector in options.selectors:
             print(f"{selector} ({'TLS, node keys' if options.tls else 'insecure'})", flush=True)
-            deployment = local.Deployment(folder / f"deployment-{len(groups)}", local.free_port(), options.tls)
+            deployment = local.Deployment(folder / f"deployment-{len(marks)}", local.free_port(), options.tls)
             (deployment.folder / "flwr").mkdir(parents=True)
             try:
                 local.start_superlink(deployment)
@@ -220,9 +218,9 @@ def drill(options: argparse.Namespace) -> dict:
                 results.append(one_run(deployment, app, folder, selector, options))
                 print("  " + json.dumps(results[-1]), flush=True)
             finally:
-                groups += [p.pid for p in deployment.processes]
+                marks += [p.mark for p in deployment.processes]
                 deployment.down()
-        orphans = [pid for group in groups for pid in local.members(group)] + mentioning(folder)
+        orphans = [pid for mark in marks for pid in local.marked(mark)] + mentioning(folder)
         return {"when": when(), "machine": machine(), "tls": options.tls, "runs": results, "orphans": orphans}
     finally:
         if options.keep:

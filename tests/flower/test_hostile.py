@@ -1,4 +1,4 @@
-"""One hostile client among four: whatever it sends, the run goes on and its reply changes nothing but its own record."""
+"""One hostile client among four: whatever it sends, the run goes on and nothing but its own record changes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
+from tests.flower.grid import FakeClient, FakeGrid, arrays_of, as_record, start, timing
 
 from fedcohort.flower import CohortStrategy, wire
-from tests.flower.grid import FakeClient, FakeGrid, arrays_of, as_record, start, timing
 
 
 def honest(message, step=1.0, **changes):

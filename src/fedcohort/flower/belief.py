@@ -48,7 +48,7 @@ class Believed:
     @property
     def norm(self) -> float:
         """Length of the update."""
-        return float(np.sqrt(np.square(self.delta, dtype=np.float64).sum()))
+        return float(np.sqrt(np.einsum("ij,ij->i", self.delta[None], self.delta[None], dtype=np.float64))[0])
 
     def content(self, arrays_key: str, metrics_key: str) -> RecordDict:
         """A clean message body: nothing in it but what was checked."""

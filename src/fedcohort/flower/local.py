@@ -1,7 +1,7 @@
-"""A Flower deployment on this machine: a SuperLink and SuperNodes on loopback, each in a process group of its own.
+"""A Flower deployment on this machine: one SuperLink and some SuperNodes on loopback.
 
-Nothing is found by name: `deployment.json` holds the process ids that were started, with the time each was started,
-and only those are ended, group by group.
+Flower starts processes of its own, some in sessions of their own. Each process tree that is started here carries a mark
+in its environment that nothing else has; processes are found by that mark and ended by their ids, never by name.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,17 +28,17 @@ OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-_TICKS = 22  # field of /proc/PID/stat: when the process was started
+MARK = "FEDCOHORT_FLOWER_MARK"
 CONNECTION = "loopback"
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process that was started here: leader of its own group."""
+    """One process that was started here, with all that it starts."""
 
     name: str
     pid: int
-    started: str  # kernel's start time, so that a re-used id is not mistaken for ours
+    mark: str  # in the environment of the process and of everything it starts
     log: str
 
 
@@ -71,33 +72,32 @@ class Deployment:
 
     def alive(self) -> list[Process]:
         """Those that still run."""
-        return [p for p in self.processes if _started(p.pid) == p.started]
+        return [p for p in self.processes if p.pid in marked(p.mark)]
 
     def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Process:
-        """Start a process as leader of its own group and note it."""
-        log = self.folder / f"{name}.log"
+        """Start a process with a mark of its own and note it."""
+        log, mark = self.folder / f"{name}.log", f"{name}-{uuid.uuid4().hex}"
         with log.open("ab") as file:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=dict(environment or self.environment),
+                env={**(environment or self.environment), MARK: mark},
                 start_new_session=True,
                 cwd=self.folder,
             )
-        process = Process(name, child.pid, _started(child.pid) or "", str(log))
+        process = Process(name, child.pid, mark, str(log))
         _CHILDREN[child.pid] = child
         self.processes.append(process)
         self.save()
         return process
 
     def down(self, seconds: float = 10.0) -> int:
-        """End every group that was started here: politely, then for good. Returns how many were ended."""
-        ended = sum(bool(members(p.pid)) and _ours(p) for p in self.processes)
-        nodes = [p for p in self.processes if p.name != "superlink"]  # they take leave of the SuperLink first
-        end_groups(nodes, seconds)
-        end_groups([p for p in self.processes if p.name == "superlink"], seconds)
+        """End everything that was started here: politely, then for good. Returns how many trees were still alive."""
+        ended = sum(bool(marked(p.mark)) for p in self.processes)
+        end([p for p in self.processes if p.name != "superlink"], seconds)  # they take leave of the SuperLink first
+        end([p for p in self.processes if p.name == "superlink"], seconds)
         self.processes = []
         (self.folder / "deployment.json").unlink(missing_ok=True)
         return ended
@@ -145,7 +145,7 @@ def start_superlink(deployment: Deployment, seconds: float = 90.0) -> Process:
     process = deployment.launch("superlink", command)
     until = time.monotonic() + seconds
     while not _listens(port):
-        if _started(process.pid) != process.started or time.monotonic() > until:
+        if process.pid not in marked(process.mark) or time.monotonic() > until:
             raise StoreError("SuperLink", "it did not come up", f"see {process.log}")
         time.sleep(0.2)
     return process
@@ -194,32 +194,45 @@ def program(name: str) -> str:
     return str(path)
 
 
-def members(group: int) -> list[int]:
-    """Ids of the processes in a group, zombies not counted."""
-    out = []
+def marked(mark: str) -> list[int]:
+    """Ids of the running processes that carry this mark."""
+    wanted, out = f"{MARK}={mark}".encode(), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            stat = _stat(int(entry.name))
-            if stat is not None and int(stat[2]) == group and stat[0] != "Z":
-                out.append(int(entry.name))
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    out.append(int(entry.name))
     return out
 
 
-def end_groups(processes: Sequence[Process], seconds: float = 10.0) -> None:
-    """End groups of ours: SIGTERM to all, and SIGKILL to what is left."""
-    ours = [p for p in processes if _ours(p)]
-    for kind, wait in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
-        for process in ours:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, kind)
-        until = time.monotonic() + wait
-        while any(members(p.pid) for p in ours) and time.monotonic() < until:
-            time.sleep(0.1)
+def end(processes: Sequence[Process], seconds: float = 10.0) -> None:
+    """End these process trees: SIGTERM to the first of each, and SIGKILL to what is left, each by its id."""
     for process in processes:
-        child = _CHILDREN.pop(process.pid, None)
-        if child is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(5.0)
+        if process.pid in marked(process.mark):
+            _signal(process.pid, signal.SIGTERM)
+    until = time.monotonic() + seconds
+    while any(marked(p.mark) for p in processes) and time.monotonic() < until:
+        time.sleep(0.1)
+    for process in processes:
+        kill(process)
+
+
+def kill(process: Process, seconds: float = 5.0) -> None:
+    """kill -9 of a whole process tree, as if its machine had lost its power."""
+    until = time.monotonic() + seconds
+    while (ids := marked(process.mark)) and time.monotonic() < until:
+        for pid in ids:
+            _signal(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    child = _CHILDREN.pop(process.pid, None)
+    if child is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(5.0)
+
+
+def _signal(pid: int, kind: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, kind)
 
 
 def free_port() -> int:
@@ -227,25 +240,6 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
-
-
-def _ours(process: Process) -> bool:
-    """The leader still runs, or it is gone and its group can only be the one it led."""
-    now = _started(process.pid)
-    return now is None or now == process.started
-
-
-def _stat(pid: int) -> list[str] | None:
-    """State, parent, group, ... of a process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, IndexError):
-        return None
-
-
-def _started(pid: int) -> str | None:
-    stat = _stat(pid)
-    return None if stat is None or stat[0] == "Z" else stat[_TICKS - 3]
 
 
 def _listens(port: int) -> bool:

@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 
 from fedcohort import __version__
+from fedcohort.core.pack import pack
 from fedcohort.errors import StateMismatch, VersionMismatch
+from fedcohort.flower.replay import MODEL_SIZED, vectors_path
 from fedcohort.journal import Journal
-from fedcohort.snapshots import Snapshots
+from fedcohort.snapshots import Snapshots, write_durably
 from fedcohort.types import Array, Arrays, Outcome, Probed, RoundResult, Signals
 
 
@@ -115,6 +117,19 @@ class Memory:
             return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
         return part("profile."), Probed(arrays.get("probed", np.empty(0, np.int64)), Signals(part("probe.")))
+
+    def keep_vectors(self, result: RoundResult, probed: Probed | None) -> None:
+        """Keep the model-sized things that the selector reads in this round."""
+        if self.folder is None:
+            return
+        arrays = {f"signal.{k}": v for k, v in result.signals.columns().items() if k in MODEL_SIZED}
+        if probed is not None:
+            arrays.update({f"probe.{k}": v for k, v in probed.signals.columns().items() if k in MODEL_SIZED})
+        if result.model is not None:
+            arrays["model"] = result.model
+        path = vectors_path(self.folder, result.index)
+        path.parent.mkdir(exist_ok=True)
+        write_durably(path, pack(arrays))
 
     def close(self) -> None:
         """Give the folder back."""

@@ -115,7 +115,7 @@ def train(model, x, y, epochs: int, lr: float, seed: int, batch: int = 16):
     return float(np.mean(losses)), steps
 '''
 
-_CLIENT = '''"""The client. Against a plain Flower app, one line differs: CohortApp(...) stands where ClientApp() stood."""
+_CLIENT = '''"""The client. Against a plain Flower app, one line differs: CohortApp(...) where ClientApp() stood."""
 
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
@@ -149,7 +149,8 @@ def train(msg: Message, context: Context) -> Message:
     model = {{k: a.numpy() for k, a in msg.content["arrays"].items()}}
     config = msg.content["config"]
     seed = int(config["server-round"]) if "server-round" in config else 0
-    loss, steps = task.train(model, x, y, int(context.run_config["local-epochs"]), float(context.run_config["lr"]), seed)
+    epochs, lr = int(context.run_config["local-epochs"]), float(context.run_config["lr"])
+    loss, steps = task.train(model, x, y, epochs, lr, seed)
     metrics = MetricRecord({{"train_loss": loss, "num-examples": len(y), "num-steps": steps}})
     arrays = ArrayRecord({{k: Array(v) for k, v in model.items()}})
     return Message(RecordDict({{"arrays": arrays, "metrics": metrics}}), reply_to=msg)
@@ -161,10 +162,11 @@ def evaluate(msg: Message, context: Context) -> Message:
     x, y = data(context)[1]
     model = {{k: a.numpy() for k, a in msg.content["arrays"].items()}}
     accuracy = float((task.forward(model, x)[1].argmax(axis=1) == y).mean())
-    return Message(RecordDict({{"metrics": MetricRecord({{"accuracy": accuracy, "num-examples": len(y)}})}}), reply_to=msg)
+    metrics = MetricRecord({{"accuracy": accuracy, "num-examples": len(y)}})
+    return Message(RecordDict({{"metrics": metrics}}), reply_to=msg)
 '''
 
-_SERVER = '''"""The server. Against a plain Flower app, two lines differ: the import, and the strategy that is wrapped."""
+_SERVER = '''"""The server. Against a plain Flower app, two lines differ: an import, and the wrapped strategy."""
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp

@@ -24,6 +24,7 @@ from fedcohort.flower.halves import Asked, Made, MethodHalf, StrategyHalf
 from fedcohort.flower.layout import Layout, record
 from fedcohort.flower.memory import Memory, counts, pack_result, unpack_result
 from fedcohort.flower.overselect import OverSelection
+from fedcohort.flower.replay import MODEL_SIZED
 from fedcohort.flower.settings import Settings
 from fedcohort.flower.wire import Refused
 from fedcohort.protocols import Selector
@@ -87,6 +88,7 @@ class Rounds:
         self.late: dict[int, float] = {}
         self.strikes = 0
         self.config = ConfigRecord()
+        self.probed: Probed | None = None
         self.session: Session
 
     def _terms(self, measure: frozenset[str], abilities: frozenset[str]) -> Terms:
@@ -174,15 +176,17 @@ class Rounds:
 
     def open(self, config: ConfigRecord) -> Open:
         """Choose the cohort, commit it, and write the messages."""
-        self.config = config
+        self.config, self.probed = config, None
         self._assemble()
         available = self.clients.available()
         profiles = self.clients.profiles(catalogue.of_side(self.selector.needs, "profile"), self.settings.deadline)
         index = self.session.index
         self.memory.keep_ask(index, profiles)
+        if "expected_seconds" in profiles:
+            self.memory.write("profile", index, {"expected_seconds": profiles["expected_seconds"]}, {})
 
         def probe(clients: Index, names: frozenset[str]) -> Probed:
-            answers = self._probe(clients, names)
+            self.probed = answers = self._probe(clients, names)
             self.memory.keep_ask(index, profiles, answers)
             return answers
 
@@ -283,6 +287,8 @@ class Rounds:
         meta = {"row": {**row, "names": names}, "reasons": {str(k): v for k, v in reasons.items()}}
         state, more = self._state()
         closing = {**arrays, **{f"state.{k}": v for k, v in state.items()}}
+        if self.settings.keep_updates and self.selector.needs & MODEL_SIZED:
+            self.memory.keep_vectors(result, self.probed)
         self.memory.keep(self.memory.closings, result.index, closing, {**meta, "state": more})
         self._told_all(result, meta["row"], reasons)
 
@@ -357,7 +363,7 @@ class Rounds:
         ids, _ = self.driver.push(contents, wire.PROBE, self.session.index, self.settings.ttl)
         self.driver.gather(ids, self.settings.deadline, take, self._registered, lambda: False)
         slots = np.array(sorted(answers), np.int64)
-        columns = {n: np.array([answers[int(s)][n] for s in slots], np.float32) for n in sorted(names)}
+        columns = {n: np.array([answers[int(s)][n] for s in slots]) for n in sorted(names)}
         return Probed(slots, Signals(columns))
 
     def _probed(self, arrival: Arrival, names: frozenset[str]) -> Mapping[str, Any]:
@@ -434,10 +440,11 @@ class Rounds:
         }
         rows = {n: {s: r.signals[n] for s, r in rnd.believed.items()} for n in rnd.wanted if n in needs}
         rows.update({n: {s: f(r) for s, r in rnd.believed.items()} for n, f in computed.items() if n in needs})
+        p, last = self.layout.last_layer.size, int(self.layout.last_layer.sum())
+        widths = {"delta": p, "weights": p, "last_layer_delta": last, "insight": last}
         for name, found in rows.items():
-            example = np.asarray(next(iter(found.values()), 0.0))
-            dtype = np.float64 if example.ndim == 0 else np.float32
-            out[name] = np.full((len(slots), *example.shape), np.nan, dtype)
+            shape = (len(slots), widths[name]) if name in widths else (len(slots),)
+            out[name] = np.full(shape, np.nan, np.float32 if name in widths else np.float64)
             for row, slot in enumerate(slots):
                 if slot in found:
                     out[name][row] = found[slot]

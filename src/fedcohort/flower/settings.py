@@ -35,6 +35,7 @@ class Settings:
     metric_signals: Mapping[str, str] = field(default_factory=dict)
     check_shapes: bool = True
     score: str = "accuracy"
+    keep_updates: bool = False  # store what a selector of whole updates reads, so that its run can be replayed
     poll: float = 0.25
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep

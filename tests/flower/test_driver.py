@@ -1,0 +1,489 @@
+"""The round driver and the register, on an in-memory grid with a clock of its own."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
+from flwr.serverapp import strategy as stock
+from tests.flower.grid import FakeClient, FakeGrid, arrays_of, start, timing
+
+from fedcohort.errors import BadParameter, MissingSignal, RunLocked, StateMismatch, StoreError, VersionMismatch
+from fedcohort.flower import CohortStrategy, wire
+from fedcohort.flower.overselect import OverSelection, enough_for
+
+
+def fedavg(**keys):
+    return stock.FedAvg(fraction_evaluate=0.0, **keys)
+
+
+def make(grid, inner=None, **keys):
+    settings = {"selector": "uniform", "size": 3, "deadline": 10.0, "over_select": 1.0, **timing(grid), **keys}
+    return CohortStrategy(inner or fedavg(), **settings)
+
+
+# -- closing ---------------------------------------------------------------------------------------------------------
+
+
+def test_closes_at_quorum_and_records_who_was_too_late():
+    grid = FakeGrid([FakeClient(str(i), seconds=1.0 + i) for i in range(6)])
+    strategy = make(grid, over_select=2.0)
+    start(strategy, grid, rounds=2)
+    first, second = strategy.history
+    assert (first["asked"], first["ok"], first["late"], first["seconds"]) == (6.0, 3.0, 3.0, 3.0)
+    assert second["asked"] == 3.0  # the other three still owe a reply and are not asked
+    assert second["late_replies"] == {"3": 4.0, "4": 5.0, "5": 6.0}
+
+
+def test_closes_at_the_deadline_and_nobody_is_waited_for():
+    class Gone(FakeClient):
+        def delay(self, message):
+            return None if message.metadata.message_type == "train" else 0.0
+
+    grid = FakeGrid([FakeClient("0"), Gone("1"), Gone("2")])
+    strategy = make(grid)
+    start(strategy, grid, rounds=2)
+    first, second = strategy.history
+    assert (first["ok"], first["late"], first["seconds"]) == (1.0, 2.0, 10.0)
+    assert second["asked"] == 1.0  # silent ones owe a sign of life first
+
+
+def test_everybody_gone_leaves_the_model_and_ends():
+    class Gone(FakeClient):
+        def delay(self, message):
+            return 0.0 if message.metadata.message_type == wire.REGISTER else None
+
+    grid = FakeGrid([Gone(str(i)) for i in range(3)])
+    result = start(make(grid), grid, rounds=3)
+    np.testing.assert_array_equal(result.arrays.to_numpy_ndarrays()[0], 0.0)
+
+
+def test_nobody_there_at_the_start_is_an_error_after_the_waiting_time():
+    grid = FakeGrid([FakeClient("0")])
+    with pytest.raises(StoreError, match=r"1 clients.*at least 2"):
+        start(make(grid, min_available=2, wait=30.0), grid)
+    assert grid.now == pytest.approx(130.0)
+
+
+def test_error_of_the_superlink_is_attributed_by_the_message_it_answers():
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+
+    def tamper(reply):
+        if reply.metadata.src_node_id == 1002 and reply.metadata.message_type == "train":
+            reply = Message(Error(5, "node unavailable"), reply_to=_asked(reply))
+            reply.metadata.__dict__["_src_node_id"] = 1
+        return [reply]
+
+    def _asked(reply):
+        asked = Message(reply.content, dst_node_id=1002, message_type="train")
+        asked.metadata.__dict__["_message_id"] = reply.metadata.reply_to_message_id
+        return asked
+
+    grid.tamper = tamper
+    strategy = make(grid)
+    start(strategy, grid, rounds=1)
+    assert strategy.history[0]["failed"] == 1.0
+    assert strategy._rounds.clients.silent == {1}
+
+
+def test_messages_have_a_time_to_live_and_a_group():
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+    start(make(grid), grid, rounds=2)
+    assert all(m.metadata.ttl <= 30.0 for m in grid.pushed)
+    assert {m.metadata.group_id for m in grid.pushed if m.metadata.message_type == "train"} == {"1", "2"}
+
+
+def test_newcomers_join_and_a_restarted_client_keeps_its_slot():
+    grid = FakeGrid([FakeClient(str(i)) for i in range(4)])
+    grid.online = lambda: [1001, 1002] if len(strategy.history) < 1 else [1001, 1003, 1004, 2002]
+    strategy = make(grid, size=4)
+    grid.clients[2002] = FakeClient("1")  # client "1" comes back under another node id
+    start(strategy, grid, rounds=4)
+    rounds = strategy._rounds
+    assert rounds.clients.roster.ids == ("0", "1", "2", "3")
+    assert rounds.clients.node[1] == 2002
+    assert strategy.history[-1]["ok"] == 4.0
+
+
+def test_two_nodes_cannot_be_one_client():
+    grid = FakeGrid([FakeClient("a"), FakeClient("b"), FakeClient("a")])
+    strategy = make(grid)
+    start(strategy, grid, rounds=1)
+    assert strategy._rounds.clients.roster.ids == ("a", "b")
+    (refused,) = strategy._rounds.clients.refused.values()
+    assert refused[0] == "a"
+    assert "another node" in refused[1]
+
+
+def test_public_keys_can_be_the_identity():
+    from flwr.proto.node_pb2 import NodeInfo
+
+    grid = FakeGrid([FakeClient("same"), FakeClient("same")])
+    grid.get_nodes = lambda: [NodeInfo(node_id=n, public_key=str(n).encode()) for n in grid.clients]
+    strategy = make(grid, identity="public-key", size=2)
+    start(strategy, grid, rounds=1)
+    assert len({i for i in strategy._rounds.clients.roster.ids if i.startswith("key-")}) == 2
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_client_of_another_version_is_refused_by_name_and_the_others_go_on():
+    grid = FakeGrid([FakeClient(f"c{i}", app_version="2.0" if i else "1.0") for i in range(4)])
+    strategy = make(grid, app_version="2.0", min_available=3)
+    start(strategy, grid, rounds=1)
+    assert strategy._rounds.clients.roster.ids == ("c1", "c2", "c3")
+    assert [m.metadata.dst_node_id for m in grid.pushed if m.metadata.message_type == "train"] == [1002, 1003, 1004]
+    with pytest.raises(VersionMismatch, match=r"client c0.*'1.0'.*'2.0'"):
+        start(make(grid, app_version="2.0", min_available=4, wait=5.0), grid)
+
+
+def test_client_that_speaks_another_wire_format_is_refused():
+    class Old(FakeClient):
+        def register(self, message):
+            content = super().register(message)
+            content[wire.REQUEST]["wire"] = 99
+            return content
+
+    grid = FakeGrid([Old("old"), FakeClient("new")])
+    with pytest.raises(VersionMismatch, match="version 99 of the wire format"):
+        start(make(grid, min_available=2, wait=5.0), grid)
+
+
+def test_missing_signal_is_refused_by_name_before_training():
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+    with pytest.raises(MissingSignal, match=r"client 0 .*'samples'"):
+        start(make(grid, selector="oort", wait=5.0), grid)
+    assert not [m for m in grid.pushed if m.metadata.message_type == "train"]
+
+
+def test_privacy_is_refused_before_anything_is_sent():
+    grid = FakeGrid([FakeClient("0")])
+    with pytest.raises(MissingSignal, match=r"'insight' \(privacy P2\)"):
+        make(grid, selector="fedacs", max_privacy="P1")
+    assert grid.pushed == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ({"size": 0}, "size = 0"),
+        ({"deadline": 0}, "deadline = 0"),
+        ({"deadline": float("inf")}, "deadline = inf"),
+        ({"quorum": 9}, "quorum = 9"),
+        ({"over_select": 0.5}, "over_select"),
+        ({"over_select": "much"}, "over_select"),
+        ({"seed": -1}, "seed"),
+        ({"min_available": 0}, "min_available"),
+        ({"identity": "face"}, "identity"),
+        ({"method": "fedavg"}, "exactly one"),
+        ({"selctor": 1}, "selctor"),
+        ({"selector": "orot"}, "oort"),
+    ],
+)
+def test_bad_settings_are_named(keys, what):
+    with pytest.raises((BadParameter, Exception), match=what):
+        make(FakeGrid([]), **keys)
+
+
+# -- any strategy ----------------------------------------------------------------------------------------------------
+
+STOCK = {
+    "FedAvg": {},
+    "FedProx": {"proximal_mu": 0.1},
+    "FedAdam": {},
+    "FedYogi": {},
+    "FedAdagrad": {},
+    "FedAvgM": {"server_learning_rate": 1.0, "server_momentum": 0.5},
+    "FedMedian": {},
+    "FedTrimmedAvg": {"beta": 0.2},
+    "Krum": {"num_malicious_nodes": 1},
+    "MultiKrum": {"num_malicious_nodes": 1, "num_nodes_to_select": 2},
+    "Bulyan": {"num_malicious_nodes": 1},
+    "QFedAvg": {"client_learning_rate": 0.1},
+}
+
+
+def stock_strategy(name, **keys):
+    return getattr(stock, name)(fraction_evaluate=0.0, **STOCK[name], **keys)
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_any_stock_strategy_is_wrapped_whatever_its_sampling(name):
+    """min_available_nodes=1000 would make the stock sampling wait for ever; the global luck must not be touched."""
+    try:
+        inner = stock_strategy(name, min_available_nodes=1000, min_train_nodes=500, fraction_train=0.3)
+    except (TypeError, ValueError) as error:
+        pytest.skip(f"{name}: {error}")
+    grid = FakeGrid([FakeClient(str(i), step=0.1 + 0.01 * i) for i in range(8)])
+    strategy = make(grid, inner, size=8)
+    before = random.getstate()
+    result = start(strategy, grid, rounds=3)
+    assert random.getstate() == before
+    assert [row["ok"] for row in strategy.history] == [8.0] * 3
+    assert all(np.isfinite(a).all() for a in result.arrays.to_numpy_ndarrays())
+    assert inner.min_available_nodes == 1000
+
+
+def test_wrapped_fedavg_gives_what_fedavg_gives():
+    """Weighted mean by hand: weights 10, 20, 30 and steps 1, 2, 3 give 140 / 60 per round."""
+    grid = FakeGrid([FakeClient(str(i), step=1.0 + i, samples=10 * (i + 1)) for i in range(3)])
+    result = start(make(grid), grid, rounds=2)
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], 2 * 140 / 60, rtol=1e-6)
+    assert result.train_metrics_clientapp[2]["train_loss"] == pytest.approx(0.5)
+
+
+def test_fedprox_sends_its_mu_and_our_record_is_beside_it():
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+    start(make(grid, stock_strategy("FedProx")), grid, rounds=1, train_config=ConfigRecord({"lr": 0.5}))
+    config = grid.clients[1001].seen[-1].content["config"]
+    assert (config["proximal-mu"], config["lr"], config["server-round"]) == (0.1, 0.5, 1)
+
+
+def test_a_strategy_of_ones_own_with_a_message_for_each():
+    class Mine(stock.FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            for message in super().configure_train(server_round, arrays, config, grid):
+                message.content = type(message.content)(dict(message.content))
+                message.content["own"] = ConfigRecord({"you": str(message.metadata.dst_node_id)})
+                yield message
+
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+    start(make(grid, Mine(fraction_evaluate=0.0)), grid, rounds=1)
+    assert [grid.clients[n].seen[-1].content["own"]["you"] for n in (1001, 1002, 1003)] == ["1001", "1002", "1003"]
+
+
+def test_wrappers_of_wrappers():
+    inner = stock.DifferentialPrivacyServerSideFixedClipping(fedavg(), 0.0, 100.0, 3)
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+    result = start(make(grid, inner), grid, rounds=2)
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], 2.0, rtol=1e-5)
+
+
+def test_federated_evaluation_uses_the_strategys_share():
+    grid = FakeGrid([FakeClient(str(i)) for i in range(10)])
+    result = start(make(grid, stock.FedAvg(fraction_evaluate=0.4)), grid, rounds=2)
+    asked = [m for m in grid.pushed if m.metadata.message_type == "evaluate"]
+    assert len(asked) == 8
+    assert result.evaluate_metrics_clientapp[2]["accuracy"] == pytest.approx(0.5)
+
+
+def test_central_evaluation_and_its_score():
+    seen = []
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+    strategy = make(grid)
+    observe = strategy.selector.observe
+    strategy.selector.observe = lambda result: (seen.append(result.score), observe(result))
+
+    def evaluate(server_round, arrays):
+        assert isinstance(arrays, ArrayRecord)
+        return MetricRecord({"accuracy": 0.1 * server_round})
+
+    result = start(strategy, grid, rounds=2, evaluate_fn=evaluate)
+    assert sorted(result.evaluate_metrics_serverapp) == [0, 1, 2]
+    assert seen == pytest.approx([0.1, 0.2])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "median", "fedadam", "krum", "scaffold", "feddyn", "fedprox", "fednova"])
+def test_our_methods_run_on_flower(method):
+    class Able(FakeClient):
+        def register(self, message):
+            content = super().register(message)
+            content[wire.REQUEST]["abilities"] = ["correction", "proximal-mu"]
+            return content
+
+    grid = FakeGrid([Able(str(i), step=0.1) for i in range(4)])
+    strategy = CohortStrategy(method=method, selector="uniform", size=4, deadline=9.0, **timing(grid))
+    result = start(strategy, grid, rounds=2)
+    assert sum(row["ok"] for row in strategy.history) >= 2
+    assert all(np.isfinite(a).all() for a in result.arrays.to_numpy_ndarrays())
+
+
+def test_a_method_whose_client_half_nobody_applies_is_refused_by_name():
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+    strategy = CohortStrategy(method="scaffold", selector="uniform", size=2, wait=5.0, **timing(grid))
+    with pytest.raises(MissingSignal, match=r"client 0.*'correction'"):
+        start(strategy, grid)
+
+
+def test_unchanged_client_apps_work_with_selectors_that_need_nothing():
+    clients = [FakeClient(str(i)) for i in range(3)]
+    for client in clients:
+        client.plain = True
+    grid = FakeGrid(clients)
+    strategy = make(grid)
+    start(strategy, grid, rounds=2)
+    assert strategy._rounds.clients.roster.ids == ("node-1001", "node-1002", "node-1003")
+    assert strategy.history[1]["ok"] == 3.0
+
+
+def test_metrics_of_an_unchanged_app_can_carry_signals():
+    clients = [FakeClient(str(i)) for i in range(3)]
+    for client in clients:
+        client.plain = True
+    grid = FakeGrid(clients)
+    strategy = make(grid, selector="hetero-select", metric_signals={"train_loss": "train_loss"})
+    start(strategy, grid, rounds=2)
+    assert strategy.history[1]["ok"] == 3.0
+
+
+# -- over-selection --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("lost", "factor"), [(0.1, 1.24), (0.3, 1.70), (0.5, 2.48)])
+def test_over_selection_is_the_binomial_optimum(lost, factor):
+    """Figures of the specification for K = 100 and 99.9 %."""
+    assert enough_for(100, lost) / 100 == pytest.approx(factor, abs=0.011)
+
+
+def test_over_selection_follows_what_was_measured():
+    over = OverSelection("adaptive")
+    for _ in range(200):
+        over.learn(lost=3, seen=10)
+    assert over.rate == pytest.approx(0.3, abs=0.01)
+    assert OverSelection(1.3).ask_for(10) == 13
+
+
+# -- what survives ---------------------------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    pass
+
+
+def clients_of(count=6):
+    keys = {"provides": ["utility", "samples"]}
+    return [FakeClient(str(i), step=0.1 * (i + 1), seconds=1.0 + i, utility=5.0 - i, **keys) for i in range(count)]
+
+
+def resumable(state_dir, grid, **keys):
+    return make(grid, stock.FedAdam(fraction_evaluate=0.0), selector="oort", state_dir=state_dir, **keys)
+
+
+@pytest.mark.parametrize("where", ["push", "pull", "aggregate", "closing", "tell", "observe", "snapshot"])
+def test_killed_server_goes_on_where_it_was(tmp_path, monkeypatch, where):
+    """Cohorts, model and FedAdam's moments of an interrupted run are those of the whole one; node ids are new."""
+    whole_grid = FakeGrid(clients_of())
+    whole = start(resumable(tmp_path / "whole", whole_grid), whole_grid, rounds=6)
+
+    grid = FakeGrid(clients_of())
+    strategy = resumable(tmp_path / "cut", grid)
+    crash(monkeypatch, strategy, grid, where, at=3)
+    with pytest.raises(Crash):
+        start(strategy, grid, rounds=6)
+    monkeypatch.undo()
+
+    again = FakeGrid(clients_of())
+    again.clients = {5000 + n: c for n, c in again.clients.items()}
+    second = resumable(tmp_path / "cut", again)
+    result = start(second, again, rounds=6)
+    assert cohorts(tmp_path / "cut") == cohorts(tmp_path / "whole")
+    assert [row["ok"] for row in second.history] == [3.0] * 6
+    for mine, theirs in zip(result.arrays.to_numpy_ndarrays(), whole.arrays.to_numpy_ndarrays(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
+
+
+def crash(monkeypatch, strategy, grid, where, at):
+    from fedcohort.flower import rounds as module
+    from fedcohort.journal import Journal
+    from fedcohort.snapshots import Snapshots
+
+    def dying(function, when):
+        def wrapped(*args, **keys):
+            if when(*args, **keys):
+                raise Crash
+            return function(*args, **keys)
+
+        return wrapped
+
+    def now(*args, **keys):
+        return strategy._rounds is not None and strategy._rounds.session.index == at
+
+    if where in ("push", "pull"):
+        name = f"{where}_messages"
+        setattr(grid, name, dying(getattr(grid, name), now))
+    elif where == "aggregate":
+        strategy.inner.aggregate_train = dying(strategy.inner.aggregate_train, now)
+    elif where == "tell":
+        append = Journal.append
+        monkeypatch.setattr(Journal, "append", dying(append, lambda s, kind, index, *a: kind == "tell" and index == at))
+    elif where == "observe":
+        strategy.selector.observe = dying(strategy.selector.observe, lambda result: result.index == at)
+    else:
+        folder = {"closing": "closings", "snapshot": "snapshots"}[where]
+        index = at + (where == "snapshot")
+        save = Snapshots.save
+        monkeypatch.setattr(Snapshots, "save", dying(save, lambda s, i, *a: s.folder.name == folder and i == index))
+    del module
+
+
+def cohorts(folder):
+    from fedcohort.journal import Journal
+
+    journal = Journal.read(folder / "journal.db")
+    try:
+        return [(r.round, r.unpack()[0]["clients"].tolist()) for r in journal.records("ask")]
+    finally:
+        journal.close()
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    grid = FakeGrid(clients_of())
+    first = start(resumable(tmp_path, grid), grid, rounds=3)
+    again = FakeGrid(clients_of())
+    second = start(resumable(tmp_path, again), again, rounds=3)
+    np.testing.assert_array_equal(first.arrays.to_numpy_ndarrays()[0], second.arrays.to_numpy_ndarrays()[0])
+    assert not [m for m in again.pushed if m.metadata.message_type == "train"]
+    longer = start(resumable(tmp_path, again), again, rounds=4)
+    assert sorted(longer.train_metrics_clientapp) == [1, 2, 3, 4]
+
+
+def test_another_runs_folder_is_refused(tmp_path):
+    grid = FakeGrid(clients_of())
+    start(resumable(tmp_path, grid), grid, rounds=1)
+    with pytest.raises(StateMismatch, match="selector = 'oort'"):
+        start(make(grid, stock.FedAdam(fraction_evaluate=0.0), state_dir=tmp_path), grid)
+    with pytest.raises(StateMismatch, match="seed"):
+        start(resumable(tmp_path, grid, seed=5), grid)
+
+
+def test_two_servers_cannot_share_a_folder(tmp_path):
+    grid = FakeGrid(clients_of())
+    first = resumable(tmp_path, grid)
+    start(first, grid, rounds=1)
+    from fedcohort.journal import Journal
+
+    journal = Journal.open(tmp_path / "journal.db")
+    with pytest.raises(RunLocked):
+        start(resumable(tmp_path, grid), grid)
+    journal.close()
+
+
+def test_arrival_order_does_not_change_a_bit():
+    def run(order):
+        clients = [FakeClient(str(i), step=0.1 * i + 0.05, seconds=float(order[i] + 1)) for i in range(5)]
+        grid = FakeGrid(clients)
+        return start(make(grid, size=5), grid, rounds=3).arrays.to_numpy_ndarrays()
+
+    for mine, other in zip(run([0, 1, 2, 3, 4]), run([4, 2, 0, 3, 1]), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_probe_answers_reach_the_selector_and_bad_ones_do_not():
+    class Liar(FakeClient):
+        def measured(self, message):
+            return {n: float("nan") for n in super().measured(message)}
+
+    keys = {"provides": ["probe_loss", "samples"]}
+    grid = FakeGrid(
+        [*(FakeClient(str(i), probe_loss=1.0 + i, **keys) for i in range(5)), Liar("5", probe_loss=9.0, **keys)]
+    )
+    strategy = make(grid, selector="power-of-choice(d=6)", size=2)
+    start(strategy, grid, rounds=2)
+    asked = [sorted(row["names"]) for row in strategy.history]
+    assert asked == [["3", "4"]] * 2
+    probes = [m for m in grid.pushed if m.metadata.message_type == wire.PROBE]
+    assert set(arrays_of(probes[0].content["arrays"])) == {"w", "b"}
