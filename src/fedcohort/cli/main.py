@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedcohort import __version__
-from fedcohort.cli import catalogue, compare, data, demo, journal, runs, skew, sweep, world
+from fedcohort.cli import catalogue, compare, data, demo, flower, journal, runs, skew, sweep, world
 from fedcohort.errors import FedcohortError
 
 app = typer.Typer(
@@ -47,6 +47,7 @@ app.command("compare")(compare.compare_command)
 app.command("verify")(journal.verify_command)
 app.add_typer(journal.app, name="journal", help="The journal of a run.")
 app.add_typer(data.app, name="data", help="Datasets: list, get, check.")
+app.add_typer(flower.app, name="flower")
 app.add_typer(world.app, name="world", help="Worlds: list them, see one.")
 
 
