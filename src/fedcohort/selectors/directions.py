@@ -40,7 +40,7 @@ def remember(state: DirectionsState, result: RoundResult, name: str, memory: int
 def squared_distances(x: Double, y: Double) -> Double:
     """|x_i - y_j|^2; what is zero up to rounding is zero."""
     a, b = (x * x).sum(axis=1), (y * y).sum(axis=1)
-    d = a[:, None] + b[None, :] - 2.0 * (x @ y.T)
+    d: Double = a[:, None] + b[None, :] - 2.0 * (x @ y.T)
     scale = max(float(a.max(initial=0.0)), float(b.max(initial=0.0)))
     d[d < 1e-12 * scale] = 0.0
     return d
