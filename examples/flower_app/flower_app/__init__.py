@@ -1,0 +1,1 @@
+"""A PyTorch app in the shape of the Flower quickstart."""
