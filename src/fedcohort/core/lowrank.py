@@ -36,16 +36,18 @@ def log_likelihood(x: Double, noise: float, y: Double, mask: NDArray[np.bool_], 
     With a_e = S^-1 y_e the gradient of one term is (X a_e) a_e' - X S^-1. Rows with the same entries observed share a
     factorisation.
     """
-    d, n = x.shape
-    value, gradient = 0.0, np.zeros((d, n))
+    d = x.shape[0]
     patterns, which = np.unique(mask, axis=0, return_inverse=True)
-    for g, seen in enumerate(patterns):
-        rows = np.flatnonzero(which.reshape(-1) == g)
-        at = np.flatnonzero(seen)
-        part, w, z = x[:, at], weight[rows], y[np.ix_(rows, at)]
-        inverse = np.linalg.inv(noise**2 * np.eye(d) + part @ part.T)
-        a = (z - (z @ part.T) @ inverse @ part) / noise**2
-        constant = logdet(part, noise) + at.size * np.log(2 * np.pi)
-        value -= 0.5 * float(w @ ((z * a).sum(axis=1) + constant))
-        gradient[:, at] += (part @ a.T * w) @ a - w.sum() * (inverse @ part)
+    which = which.reshape(-1)
+    part = x[None] * patterns[:, None, :]  # (G, D, N): X with the columns that were not observed at zero
+    inner = part @ x.T + noise**2 * np.eye(d)
+    inverse = np.linalg.inv(inner)
+    count = patterns.sum(axis=1)
+    constant = np.linalg.slogdet(inner)[1] + (count - d) * np.log(noise**2) + count * np.log(2 * np.pi)
+    z = y * mask
+    back = np.einsum("ed,edf->ef", z @ x.T, inverse[which]) @ x
+    a = (z - back * mask) / noise**2
+    value = -0.5 * float(weight @ ((z * a).sum(axis=1) + constant[which]))
+    total = np.bincount(which, weight, minlength=patterns.shape[0])
+    gradient: Double = (x @ a.T * weight) @ a - (total[:, None, None] * (inverse @ part)).sum(axis=0)
     return value, gradient
