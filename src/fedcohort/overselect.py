@@ -8,7 +8,8 @@ With drop-out q the number of clients to ask until K of them come back is negati
 
     lost <- w lost + lost_t,    seen <- w seen + seen_t,    q = l + sqrt(l (1 - l) / seen)  with  l = lost / seen       (2)
 
-One standard error on top pays for not knowing q: without it, half of the time too few are asked. Before anything was
+A round whose losses are four standard errors off shows that the drop-out has changed: then w = 0.1, and a jump from
+10 to 50 % is made good within a few rounds. One standard error on top pays for not knowing q: without it, half of the time too few are asked. Before anything was
 seen, four of ten are taken for lost: a first round that asks too many costs less than one that fails.
 """
 
@@ -22,6 +23,8 @@ from fedcohort.errors import check
 ADAPTIVE = "adaptive"
 TARGET = 0.999  # share of rounds that should reach their size
 MEMORY = 0.98  # [w] weight of the past after each round
+SURPRISE = 4.0  # standard errors: so far off, and the drop-out is another one than before
+DOUBT = 0.1  # [w] then
 PRIOR = (4.0, 10.0)  # lost and seen before anything was measured
 MOST_LOST = 0.9  # beyond this, asking more is no remedy
 
@@ -70,9 +73,12 @@ class OverSelection:
 
     def learn(self, came: int, lost: int) -> None:
         """The fate of so many dispatched clients is known: these came back, those did not."""
-        if came + lost > 0:
-            self.lost = self.lost * MEMORY + lost
-            self.seen = self.seen * MEMORY + came + lost
+        fates, mean = came + lost, self.lost / self.seen
+        if fates > 0:
+            spread = math.sqrt(max(fates * mean * (1.0 - mean) * (1.0 + fates / self.seen), 1.0))
+            keep = DOUBT if abs(lost - fates * mean) > SURPRISE * spread else MEMORY
+            self.lost = self.lost * keep + lost
+            self.seen = self.seen * keep + fates
 
 
 class BackOff:

@@ -244,10 +244,13 @@ class RoundEngine:
         self._came = self._lost = 0
 
     def _expire(self, now: float) -> None:
-        lost = [key for key, until in self._pending.items() if now >= until]
-        for key in lost:
+        """Those whose deadline is over are lost; the deadlines are in the order of the rounds."""
+        while self._pending:
+            key, until = next(iter(self._pending.items()))
+            if now < until:
+                break
             del self._pending[key]
-        self._lost += len(lost)
+            self._lost += 1
 
 
 @dataclass(slots=True)

@@ -54,7 +54,9 @@ def unpack(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         if len(body) != size or not isinstance(meta, dict):
             raise PackError(f"{len(body)} bytes of data where {size} were announced")
         return {name: _read(name, entry, body) for name, entry in index.items()}, meta
-    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except PackError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise PackError(f"damaged header ({error})") from None
 
 
