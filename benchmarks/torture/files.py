@@ -108,7 +108,7 @@ def cases(mark: Path) -> list[tuple[str, str, str, bytes]]:
         ("segment bomb", "segment", "s", (2**31).to_bytes(8, "little") + zlib.compress(bytes(1 << 28))),
         ("segment beyond the limit", "segment", "s", (2**60).to_bytes(8, "little") + zlib.compress(bytes(1 << 20))),
         ("pickle as configuration", "config", "c.toml", evil),
-        ("configuration that is an expression", "config", "c.toml", b'selector = "__import__(\'os\').system(\'id\')"'),
+        ("configuration that is an expression", "config", "c.toml", b"selector = \"__import__('os').system('id')\""),
         ("configuration with a foreign key", "config", "c.toml", b'command = "touch x"\n'),
         ("deep TOML", "config", "c.toml", b"a = " + b"[" * 100_000),
         ("binary TOML", "config", "c.toml", bytes(range(256)) * 50),

@@ -63,7 +63,9 @@ def share(text: str, lie: str, rounds: int, seed: int, *, sybils: bool = False) 
             answers = {n: _told(n, clients, lie, rng) for n in needs if SIGNALS[n].side == "probe"}
             rnd = Round(index, K, available, N, rnd.clock, rnd.profiles, Probed(clients, Signals(answers, needs)))
         cohort = np.sort(selector.select(rnd, np.random.default_rng((seed, index))).clients)
-        told = {n: _told(n, cohort, lie, rng) for n in needs if SIGNALS[n].side in ("client", "server") and n != "model"}
+        told = {
+            n: _told(n, cohort, lie, rng) for n in needs if SIGNALS[n].side in ("client", "server") and n != "model"
+        }
         ok = np.full(cohort.size, Outcome.OK, np.int8)
         time = np.exp(0.3 * rng.standard_normal(cohort.size)) * 10.0
         selector.observe(RoundResult(index, cohort, ok, time, Signals(told, needs), 0.5, rnd.probed))

@@ -33,7 +33,8 @@ from fedcohort.sim.loop import Simulation
 from fedcohort.snapshots import Snapshots
 
 FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None  # images are laid out here: no real disk is needed
-KILLED = ["--selector", "oort", "--task", "digits-softmax", "--rounds", "12", "--size", "6", "--seed", "4"]
+KILLED = ["--selector", "oort", "--task", "quadratic", "--rounds", "60", "--size", "6", "--seed", "4"]
+KILLED += ["--set", "engine=numpy"]
 
 
 @functools.cache
@@ -358,3 +359,44 @@ def newer_and_foreign(seed: int) -> dict:
             after = {k: v for k, v in _bytes(copy).items() if not k.endswith("/lock")}
             untouched += after == before
     return {"tried": 3, "refused": refused, "bytes untouched": untouched}
+
+
+def wal_flips(many: int, seed: int) -> dict:
+    """A bit flips in the WAL that a killed process left. SQLite drops what follows: is it noticed, or made good?
+
+    A lost tell is noticed by the newest snapshot, which knows the length and head of the journal. A lost ask that was
+    the very last record has no such witness; a simulated run asks the same cohort again.
+    """
+    rng = random.Random(seed)
+    log, whole = recorded(seed)
+    names = {i: line.name for i, line in enumerate(log) if line.what == "ack"}
+    points = sorted(names)[2:]
+    out = {"tried": many, "noticed": 0, "harmless": 0, "made good by doing it again": 0}
+    out |= {"last ask lost unnoticed": 0, "tell lost unnoticed": 0}
+    for _ in range(many):
+        at = rng.choice(points) + rng.choice((1, 6))
+        with scratch() as folder:
+            lay_out(image_after_crash(log, min(at, len(log))), folder)
+            wal = folder / "journal.db-wal"
+            if not wal.exists() or not wal.stat().st_size:
+                out["harmless"] += 1
+                continue
+            before = _length(folder)
+            for left in folder.glob("*-shm"):
+                left.unlink()
+            _flip(wal, wal.read_bytes(), rng)
+            out[_fate(folder, seed, before, whole)] += 1
+    return out
+
+
+def _fate(folder: Path, seed: int, before: int, whole: tuple[str, str]) -> str:
+    try:
+        after = _length(folder)
+        if after == before:
+            return "harmless"
+        same = simulate(folder, seed) == whole
+    except FedcohortError:
+        return "noticed"
+    if same:
+        return "made good by doing it again"
+    return "last ask lost unnoticed" if before - after == 1 and before % 2 == 0 else "tell lost unnoticed"

@@ -6,11 +6,12 @@ With drop-out q the number of clients to ask until K of them come back is negati
 
 (K = 100 and 99.9 %: 124 at q = 0.1, 170 at 0.3, 248 at 0.5). The drop-out is not known but measured, with forgetting:
 
-    lost <- w lost + lost_t,    seen <- w seen + seen_t,    q = l + sqrt(l (1 - l) / seen)  with  l = lost / seen       (2)
+    lost <- w lost + lost_t,    seen <- w seen + seen_t,    q = l + 2 sqrt(l (1 - l) / seen),   l = lost / seen     (2)
 
-A round whose losses are four standard errors off shows that the drop-out has changed: then w = 0.1, and a jump from
-10 to 50 % is made good within a few rounds. One standard error on top pays for not knowing q: without it, half of the time too few are asked. Before anything was
-seen, four of ten are taken for lost: a first round that asks too many costs less than one that fails.
+Two standard errors on top pay for not knowing q: without them, half of the time too few are asked. A round whose losses
+are four standard errors off shows that the drop-out has changed: then w = 0.1, and a jump from 10 to 50 % is made good
+within a few rounds. Before anything was seen, four of ten are taken for lost: a first round that asks too many costs
+less than one that fails.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from fedcohort.errors import check
 
 ADAPTIVE = "adaptive"
 TARGET = 0.999  # share of rounds that should reach their size
-MEMORY = 0.98  # [w] weight of the past after each round
+MEMORY = 0.995  # [w] weight of the past after each round
 SURPRISE = 4.0  # standard errors: so far off, and the drop-out is another one than before
 DOUBT = 0.1  # [w] then
+STANDARD_ERRORS = 2.0  # added to the measured drop-out
 PRIOR = (4.0, 10.0)  # lost and seen before anything was measured
 MOST_LOST = 0.9  # beyond this, asking more is no remedy
 
@@ -63,7 +65,7 @@ class OverSelection:
     def rate(self) -> float:
         """The drop-out believed in now (eq. 2)."""
         mean = self.lost / self.seen
-        return mean + math.sqrt(max(mean * (1.0 - mean), 0.0) / self.seen)
+        return mean + STANDARD_ERRORS * math.sqrt(max(mean * (1.0 - mean), 0.0) / self.seen)
 
     def ask_for(self, size: int) -> int:
         """How many to ask when `size` are wanted."""
