@@ -14,7 +14,7 @@ from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.run import build
 from fedcohort.sim.history import History
 
-SELECTORS = ("uniform", "round-robin", "oort")
+SELECTORS = ("uniform", "oort", "hetero-select")
 TAIL = 10  # rounds averaged for the final accuracy
 
 
