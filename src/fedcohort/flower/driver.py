@@ -41,7 +41,8 @@ class Arrival:
     def error(self) -> str | None:
         """Why there is no content, if there is none."""
         if self.message.has_error():
-            return f"error-{self.message.error.code}: {(self.message.error.reason or '').strip()[:200]}"
+            said = " ".join(str(self.message.error.reason or "").split())
+            return f"error-{self.message.error.code}: {''.join(c for c in said if c.isprintable())[:200]}"
         return None
 
     @property

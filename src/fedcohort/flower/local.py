@@ -124,8 +124,8 @@ def up(folder: Path, clients: int, *, keys: bool = False, seconds: float = 90.0)
     return deployment
 
 
-def start_superlink(deployment: Deployment, seconds: float = 90.0) -> Process:
-    """Start the SuperLink and wait until it answers."""
+def start_superlink(deployment: Deployment, seconds: float = 90.0, *, simulation: bool = False) -> Process:
+    """Start the SuperLink and wait until it answers; with `simulation`, it simulates the SuperNodes (Ray)."""
     folder, port = deployment.folder, deployment.port
     command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--disable-runtime-dependency-installation"]
@@ -140,6 +140,7 @@ def start_superlink(deployment: Deployment, seconds: float = 90.0) -> Process:
         trust = f'root-certificates = "{ca}"\n'
     else:
         command, trust = [*command, "--insecure"], "insecure = true\n"
+    command += ["--simulation"] if simulation else []
     config = folder / "flwr" / "config.toml"
     config.write_text(f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n{address}{trust}')
     process = deployment.launch("superlink", command)

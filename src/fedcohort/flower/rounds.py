@@ -17,13 +17,15 @@ from fedcohort import signals as catalogue
 from fedcohort.core.rng import generator
 from fedcohort.errors import ContractError, FedcohortError, MissingSignal, StoreError, VersionMismatch
 from fedcohort.flower import wire
-from fedcohort.flower.belief import Ballot, Believed, Judge, read_evaluation, read_signals
+from fedcohort.flower.belief import Believed, Judge
+from fedcohort.flower.carry import load_state, part, state_of
 from fedcohort.flower.clients import SERVER_SIDE, Clients, Terms
 from fedcohort.flower.driver import Arrival, Driver
 from fedcohort.flower.halves import Asked, Made, MethodHalf, StrategyHalf
 from fedcohort.flower.layout import Layout, record
 from fedcohort.flower.memory import Memory, counts, pack_result, unpack_result
 from fedcohort.flower.overselect import OverSelection
+from fedcohort.flower.questions import Questions
 from fedcohort.flower.replay import MODEL_SIZED
 from fedcohort.flower.settings import Settings
 from fedcohort.flower.wire import Refused
@@ -81,7 +83,7 @@ class Rounds:
             check_shapes=settings.check_shapes,
             metric_signals=settings.metric_signals,
         )
-        self.evaluation = Ballot()
+        self.questions = Questions(self)
         measure, abilities = half.demands(self.model) if isinstance(half, MethodHalf) else (frozenset(), frozenset())
         self.clients = Clients(self.driver, self._terms(measure, abilities), settings.max_privacy)
         self.rows: list[dict[str, Any]] = []
@@ -130,13 +132,14 @@ class Rounds:
         s, until = self.settings, self.settings.clock() + self.settings.wait
         while True:
             ids = self.clients.look(s.ttl, self.arrays)
-            self.driver.gather(ids, max(until - s.clock(), 0.0), self._registered, self._registered, lambda: False)
+            self.driver.gather(ids, max(until - s.clock(), 0.0), self.registered, self.registered, lambda: False)
             self._sweep()
             if len(self.clients.node) >= s.min_available or s.clock() >= until:
                 return
             s.sleep(min(s.poll, max(until - s.clock(), 0.0)))
 
-    def _registered(self, arrival: Arrival) -> None:
+    def registered(self, arrival: Arrival) -> None:
+        """A reply that the open phase does not wait for: a registration, or a late one."""
         if arrival.sent.kind == wire.REGISTER:
             self._answers.append(arrival)
         else:
@@ -186,7 +189,7 @@ class Rounds:
             self.memory.write("profile", index, {"expected_seconds": profiles["expected_seconds"]}, {})
 
         def probe(clients: Index, names: frozenset[str]) -> Probed:
-            self.probed = answers = self._probe(clients, names)
+            self.probed = answers = self.questions.probe(clients, names)
             self.memory.keep_ask(index, profiles, answers)
             return answers
 
@@ -231,7 +234,7 @@ class Rounds:
             ids,
             s.deadline,
             lambda arrival: self.take(rnd, arrival),
-            self._registered,
+            self.registered,
             lambda: len(rnd.believed) >= s.quorum,
         )
         rnd.timed_out = s.clock() - rnd.started >= s.deadline
@@ -270,8 +273,8 @@ class Rounds:
         row = {"round": float(rnd.asked.index), "clock": self.clock, "seconds": elapsed, "close_lag": lag}
         found = {f"train.{k}": v for k, v in made.metrics.items()}
         result = self._result(rnd, elapsed)
-        if send and isinstance(self.half, StrategyHalf):
-            found.update({f"evaluate.{k}": v for k, v in self._evaluate(rnd, evaluate).items()})
+        if send:
+            found.update({f"evaluate.{k}": v for k, v in self.questions.evaluate(rnd.asked, evaluate).items()})
         central = evaluate_fn(rnd.asked.index + 1, self.arrays) if evaluate_fn is not None else None
         found.update({f"server.{k}": v for k, v in (central or {}).items()})
         result = RoundResult(**{**_fields(result), "score": self._score(found)})
@@ -285,7 +288,7 @@ class Rounds:
         reasons = {int(k): v for k, v in rnd.reasons.items()}
         arrays = {f"result.{k}": v for k, v in pack_result(result).items()}
         meta = {"row": {**row, "names": names}, "reasons": {str(k): v for k, v in reasons.items()}}
-        state, more = self._state()
+        state, more = state_of(self)
         closing = {**arrays, **{f"state.{k}": v for k, v in state.items()}}
         if self.settings.keep_updates and self.selector.needs & MODEL_SIZED:
             self.memory.keep_vectors(result, self.probed)
@@ -323,7 +326,7 @@ class Rounds:
     def _sweep(self) -> None:
         """Late replies and registrations; those whose time is over owe a sign of life."""
         for arrival in self.driver.pull():
-            self._registered(arrival)
+            self.registered(arrival)
         answers = self._answers[:]
         self._answers.clear()
         self.clients.heard(answers)
@@ -343,42 +346,6 @@ class Rounds:
     def _late(self) -> dict[str, Any]:
         late, self.late = self.late, {}
         return {"late_replies": {self.clients.roster.name(s): round(v, 3) for s, v in late.items()}} if late else {}
-
-    def _probe(self, clients: Index, names: frozenset[str]) -> Probed:
-        """Ask these clients for probe signals of the current model; those that do not answer well are left out."""
-        told = {"wire": wire.WIRE, "round": self.session.index, "measure": sorted(names)}
-        body = RecordDict({"arrays": self.arrays, "config": self.config, wire.REQUEST: ConfigRecord(told)})
-        answers: dict[int, Any] = {}
-
-        def take(arrival: Arrival) -> None:
-            slot = arrival.sent.slot
-            if arrival.error is None:
-                self.clients.alive(slot)
-                try:
-                    answers[slot] = self._probed(arrival, names)
-                except Refused as reason:
-                    log.info("probe of client %s: %s", self.clients.roster.name(slot), reason.reason)
-
-        contents = {int(c): (self.clients.node[int(c)], body) for c in clients}
-        ids, _ = self.driver.push(contents, wire.PROBE, self.session.index, self.settings.ttl)
-        self.driver.gather(ids, self.settings.deadline, take, self._registered, lambda: False)
-        slots = np.array(sorted(answers), np.int64)
-        columns = {n: np.array([answers[int(s)][n] for s in slots]) for n in sorted(names)}
-        return Probed(slots, Signals(columns))
-
-    def _probed(self, arrival: Arrival, names: frozenset[str]) -> Mapping[str, Any]:
-        try:
-            if arrival.message.metadata.src_node_id != arrival.sent.node:
-                raise Refused("sender-is-not-the-one-asked")
-            found = read_signals(arrival.message.content, names, {}, {}, self.judge.widths)
-        except Refused:
-            raise
-        except Exception as error:
-            raise Refused(f"malformed: {type(error).__name__}") from None
-        for name, value in found.items():
-            if not np.all(np.abs(np.asarray(value, np.float64)) <= 1e15):
-                raise Refused(f"signal-not-sane:{name}")
-        return found
 
     def _aggregate(self, rnd: Open) -> Made:
         """A new model, or the old one with the reason why it stays."""
@@ -450,53 +417,6 @@ class Rounds:
                     out[name][row] = found[slot]
         return out
 
-    def _evaluate(self, rnd: Open, config: ConfigRecord) -> dict[str, Any]:
-        """Federated evaluation, on as many clients as the wrapped strategy's settings say."""
-        assert isinstance(self.half, StrategyHalf)
-        available = self.clients.available()
-        count = self.half.evaluators(available.size)
-        if count == 0:
-            return {}
-        index = rnd.asked.index
-        chosen = np.sort(generator(self.settings.seed, "evaluate", index).choice(available, count, replace=False))
-        nodes = {int(c): self.clients.node[int(c)] for c in chosen}
-        asked = Asked(index, self.arrays, self.model, Cohort(chosen), nodes, rnd.asked.samples, rnd.asked.rng)
-        configured = self.half.configure_evaluate(asked, config, self.driver.grid)
-        if configured is None:
-            return {}
-        kind, bodies = configured
-        replies = self._evaluations(kind, {s: (nodes[s], b) for s, b in bodies.items()}, index)
-        keys = set(self.evaluation.vote({s: m for s, (_, m) in replies.items()}))
-        same = [(a.message, m) for s, (a, m) in sorted(replies.items()) if set(m) == keys]
-        try:
-            return self.half.aggregate_evaluate(index, same)
-        except Exception as error:
-            log.error("round %d: evaluation could not be aggregated: %s", index + 1, error)
-            return {}
-
-    def _evaluations(
-        self, kind: str, contents: Mapping[int, tuple[int, RecordDict]], index: int
-    ) -> dict[int, tuple[Arrival, dict[str, Any]]]:
-        out: dict[int, tuple[Arrival, dict[str, Any]]] = {}
-
-        def take(arrival: Arrival) -> None:
-            slot = arrival.sent.slot
-            if arrival.error is not None:
-                return
-            self.clients.alive(slot)
-            try:
-                metrics = read_evaluation(arrival)
-                weight = metrics.get(self.half.weight_key, 1)
-                if isinstance(weight, list) or not 0 < weight <= self.settings.limits.max_weight:
-                    raise Refused("weight-out-of-range")
-                out[slot] = arrival, metrics
-            except Refused as reason:
-                log.info("evaluation of client %s: %s", self.clients.roster.name(slot), reason.reason)
-
-        ids, _ = self.driver.push(contents, kind, index, self.settings.ttl)
-        self.driver.gather(ids, self.settings.deadline, take, self._registered, lambda: False)
-        return out
-
     def _score(self, found: Mapping[str, Any]) -> float:
         key = self.settings.score
         for side in ("server", "evaluate"):
@@ -512,35 +432,8 @@ class Rounds:
         if found is not None:
             self.memory.write("roster", self.session.index, *found)
 
-    def _state(self) -> tuple[Arrays, dict[str, Any]]:
-        """Everything but session and result: model, strategy, what was learned of the deployment."""
-        arrays: Arrays = {f"model.{i}": a.numpy() for i, a in enumerate(self.arrays.values())}
-        half, half_meta = self.half.state()
-        judge, judge_meta = self.judge.state()
-        arrays.update({f"half.{k}": v for k, v in half.items()})
-        arrays.update({f"judge.{k}": v for k, v in judge.items()})
-        slots = sorted(self.clients.latency)
-        arrays["latency.slots"] = np.array(slots, np.int64)
-        arrays["latency.seconds"] = np.array([self.clients.latency[s] for s in slots], np.float64)
-        arrays["over"] = np.array([self.over.lost, self.over.seen], np.float64)
-        meta = {"names": [str(k) for k in self.arrays], "half": half_meta, "judge": judge_meta, "clock": self.clock}
-        return arrays, meta
-
-    def _load(self, arrays: Arrays, meta: Mapping[str, Any]) -> None:
-        named = {name: arrays[f"model.{i}"] for i, name in enumerate(meta["names"])}
-        self.arrays = record(named)
-        if self.settings.check_shapes:
-            self.model = self.layout.model(named)
-        self.half.load(_part(arrays, "half."), meta["half"])
-        self.judge.load(_part(arrays, "judge."), meta["judge"])
-        self.clients.latency = dict(
-            zip(arrays["latency.slots"].tolist(), arrays["latency.seconds"].tolist(), strict=True)
-        )
-        self.over.lost, self.over.seen = arrays["over"].tolist()
-        self.before, self.began = float(meta["clock"]), self.settings.clock()
-
     def _snapshot(self) -> None:
-        arrays, meta = self._state()
+        arrays, meta = state_of(self)
         arrays.update({f"session.{k}": v for k, v in self.session.state_dict().items()})
         self.memory.keep(self.memory.snapshots, self.session.index, arrays, meta)
 
@@ -549,15 +442,15 @@ class Rounds:
         found = self.memory.snapshots.latest()
         if found is not None:
             index, arrays, meta = found
-            self.session.load_state_dict(_part(arrays, "session."))
-            self._load(arrays, meta)
+            self.session.load_state_dict(part(arrays, "session."))
+            load_state(self, arrays, meta)
             self.rows = [m["metrics"] for at, _, m in self.memory.records("tell") if at < index]
         while (closing := self.memory.closings.at(self.session.index)) is not None:
             self.reopen()
             arrays, meta = closing
-            self._load(_part(arrays, "state."), meta["state"])
+            load_state(self, part(arrays, "state."), meta["state"])
             reasons = {int(k): v for k, v in meta["reasons"].items()}
-            result = unpack_result(self.session.index, _part(arrays, "result."))
+            result = unpack_result(self.session.index, part(arrays, "result."))
             self._told_all(result, meta["row"], reasons)
         log.info("resumed: %d rounds are done, next is round %d", self.session.index, self.session.index + 1)
 
@@ -591,10 +484,6 @@ class Rounds:
 
 def _fields(result: RoundResult) -> dict[str, Any]:
     return {name: getattr(result, name) for name in RoundResult.__slots__}
-
-
-def _part(arrays: Mapping[str, Any], prefix: str) -> Arrays:
-    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
 
 def _like(value: Any, dtype: np.dtype[np.generic]) -> Any:
