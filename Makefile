@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_FLAGS ?=
+TORTURE_FLAGS ?=
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench torture clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/fedcohort demo
@@ -17,9 +18,13 @@ lint: $(VENV)/.test-ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit -q -ll -r src
 
 bench: $(VENV)/.test-ready
 	$(BIN)/python benchmarks/selection.py
+
+torture: $(VENV)/.test-ready
+	$(BIN)/python benchmarks/torture $(TORTURE_FLAGS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

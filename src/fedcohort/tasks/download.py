@@ -100,6 +100,8 @@ def _from_address(
 
 
 def _transfer(url: str, part: Path, size: int | None, progress: Progress) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise _Refused(f"{url} is neither an http nor an https address")
     have = part.stat().st_size if part.exists() else 0
     if size is not None and have == size:
         return
@@ -107,8 +109,9 @@ def _transfer(url: str, part: Path, size: int | None, progress: Progress) -> Non
         part.unlink()
         have = 0
     headers = {"User-Agent": "fedcohort", "Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    request = urllib.request.Request(url, headers=headers)
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # nosec B310
             _receive(answer, part, have, size, progress)
     except urllib.error.HTTPError as error:
         if error.code == 416 and have:  # nothing after what we have: whole, or another file
