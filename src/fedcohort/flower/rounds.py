@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,14 @@ from fedcohort import signals as catalogue
 from fedcohort.core.rng import generator
 from fedcohort.errors import ContractError, FedcohortError, MissingSignal, StoreError, VersionMismatch
 from fedcohort.flower import wire
-from fedcohort.flower.belief import Believed, Judge
+from fedcohort.flower.belief import Judge
 from fedcohort.flower.carry import load_state, part, state_of
 from fedcohort.flower.clients import SERVER_SIDE, Clients, Terms
 from fedcohort.flower.driver import Arrival, Driver
 from fedcohort.flower.halves import Asked, Made, MethodHalf, StrategyHalf
 from fedcohort.flower.layout import Layout, record
 from fedcohort.flower.memory import Memory, counts, pack_result, unpack_result
+from fedcohort.flower.outcome import Open, like, plain, result_of
 from fedcohort.flower.overselect import OverSelection
 from fedcohort.flower.questions import Questions
 from fedcohort.flower.replay import MODEL_SIZED
@@ -31,28 +32,11 @@ from fedcohort.flower.settings import Settings
 from fedcohort.flower.wire import Refused
 from fedcohort.protocols import Selector
 from fedcohort.session import Session
-from fedcohort.types import Arrays, Cohort, Index, Outcome, Probed, RoundResult, Signals
+from fedcohort.types import Cohort, Index, Outcome, Probed, RoundResult
 
 log = logging.getLogger("flwr")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 _STRIKES = 3  # rounds in a row in which the wrapped strategy may fail to aggregate
-
-
-@dataclass
-class Open:
-    """A round under way."""
-
-    asked: Asked
-    contents: dict[int, tuple[int, RecordDict]]  # slot -> (node, body)
-    kind: str
-    wanted: frozenset[str]
-    started: float
-    believed: dict[int, Believed] = field(default_factory=dict)
-    reasons: dict[int, str] = field(default_factory=dict)  # slot -> why not
-    outcome: dict[int, Outcome] = field(default_factory=dict)  # of those that are known not to be OK
-    seconds: dict[int, float] = field(default_factory=dict)  # slot -> when its reply came
-    replied_at: list[float] = field(default_factory=list)  # wall time at which believed replies were made
-    timed_out: bool = False
 
 
 class Rounds:
@@ -272,15 +256,15 @@ class Rounds:
             rnd.outcome[slot], rnd.reasons[slot] = Outcome.FILTERED, why
         row = {"round": float(rnd.asked.index), "clock": self.clock, "seconds": elapsed, "close_lag": lag}
         found = {f"train.{k}": v for k, v in made.metrics.items()}
-        result = self._result(rnd, elapsed)
+        result = result_of(self, rnd, elapsed)
         if send:
             found.update({f"evaluate.{k}": v for k, v in self.questions.evaluate(rnd.asked, evaluate).items()})
         central = evaluate_fn(rnd.asked.index + 1, self.arrays) if evaluate_fn is not None else None
         found.update({f"server.{k}": v for k, v in (central or {}).items()})
-        result = RoundResult(**{**_fields(result), "score": self._score(found)})
+        result = replace(result, score=self._score(found))
         row.update({**counts(result.outcome), "asked": float(result.clients.size), "drop_out": self.over.rate})
         row.update({f"method.{k}": v for k, v in made.info.items()})
-        self.tell(result, {**{k: v for k, v in row.items() if math.isfinite(v)}, **_plain(found), **self._late()}, rnd)
+        self.tell(result, {**{k: v for k, v in row.items() if math.isfinite(v)}, **plain(found), **self._late()}, rnd)
 
     def tell(self, result: RoundResult, row: dict[str, Any], rnd: Open) -> None:
         """Make the round's end durable, then let journal and selector know."""
@@ -368,54 +352,10 @@ class Rounds:
         self.strikes = 0
         if named is not None:
             if self.settings.check_shapes:
-                named = {k: _like(named[k], self.layout.dtypes[k]) for k in self.layout.shapes}
+                named = {k: like(named[k], self.layout.dtypes[k]) for k in self.layout.shapes}
                 self.model = self.layout.model(named)
             self.arrays = record(named)
         return made
-
-    def _result(self, rnd: Open, elapsed: float) -> RoundResult:
-        clients = np.sort(rnd.asked.cohort.clients)
-        slots = clients.tolist()
-        for slot in slots:
-            if slot not in rnd.believed and slot not in rnd.outcome:
-                if slot not in rnd.contents:
-                    self.fail(rnd, slot, "not-connected")
-                    continue
-                rnd.outcome[slot] = Outcome.LATE
-                if rnd.timed_out:
-                    self.clients.silent.add(slot)
-        outcome = np.array([rnd.outcome.get(s, Outcome.OK) for s in slots], np.int8)
-        watched = outcome.size if rnd.timed_out else int((outcome != Outcome.LATE).sum())
-        came = int(np.isin(outcome, (Outcome.OK, Outcome.FILTERED)).sum())
-        self.over.learn(watched - came, watched)
-        duration = np.array([rnd.seconds.get(s, elapsed) for s in slots], np.float64)
-        needs = self.selector.needs
-        model = self.model.params if "model" in needs else None
-        return RoundResult(
-            rnd.asked.index, clients, outcome, duration, Signals(self._signals(rnd, slots)), math.nan, None, model
-        )
-
-    def _signals(self, rnd: Open, slots: list[int]) -> Arrays:
-        """Client signals as they came, and what the server computes from uploads it has anyway."""
-        out: Arrays = {}
-        needs, before = self.selector.needs, rnd.asked.model.params
-        computed: dict[str, Callable[[Believed], Any]] = {
-            "delta_norm": lambda r: r.norm,
-            "delta": lambda r: r.delta,
-            "weights": lambda r: r.delta + before,
-            "last_layer_delta": lambda r: r.delta[self.layout.last_layer],
-        }
-        rows = {n: {s: r.signals[n] for s, r in rnd.believed.items()} for n in rnd.wanted if n in needs}
-        rows.update({n: {s: f(r) for s, r in rnd.believed.items()} for n, f in computed.items() if n in needs})
-        p, last = self.layout.last_layer.size, int(self.layout.last_layer.sum())
-        widths = {"delta": p, "weights": p, "last_layer_delta": last, "insight": last}
-        for name, found in rows.items():
-            shape = (len(slots), widths[name]) if name in widths else (len(slots),)
-            out[name] = np.full(shape, np.nan, np.float32 if name in widths else np.float64)
-            for row, slot in enumerate(slots):
-                if slot in found:
-                    out[name][row] = found[slot]
-        return out
 
     def _score(self, found: Mapping[str, Any]) -> float:
         key = self.settings.score
@@ -480,21 +420,3 @@ class Rounds:
         self._assemble()
         log.info("round %d was left open: its cohort is asked again", self.session.index + 1)
         return self._configured(cohort, config)
-
-
-def _fields(result: RoundResult) -> dict[str, Any]:
-    return {name: getattr(result, name) for name in RoundResult.__slots__}
-
-
-def _like(value: Any, dtype: np.dtype[np.generic]) -> Any:
-    return np.rint(value).astype(dtype) if dtype.kind != "f" else value.astype(dtype)
-
-
-def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics that JSON can hold: finite numbers and lists of them."""
-
-    def finite(value: Any) -> bool:
-        values = value if isinstance(value, list) else [value]
-        return all(isinstance(v, int | float) and math.isfinite(v) for v in values)
-
-    return {k: v for k, v in found.items() if finite(v)}

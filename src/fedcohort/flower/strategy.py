@@ -25,7 +25,8 @@ from fedcohort.errors import BadParameter, OutOfTurn
 from fedcohort.flower.driver import Arrival, Sent
 from fedcohort.flower.halves import MethodHalf, StrategyHalf
 from fedcohort.flower.layout import Layout
-from fedcohort.flower.rounds import Open, Rounds
+from fedcohort.flower.outcome import Open
+from fedcohort.flower.rounds import Rounds
 from fedcohort.flower.settings import Settings
 from fedcohort.protocols import Method, Selector, ServerBench
 from fedcohort.registry import make_method, make_selector
