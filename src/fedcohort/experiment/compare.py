@@ -140,7 +140,7 @@ def compare_subjects(
     notes: Iterable[str] = (),
 ) -> Comparison:
     """Compare runs that have been read already."""
-    entries = list(dict.fromkeys(str(getattr(s.config, by)) for s in subjects))
+    entries = sorted({str(getattr(s.config, by)) for s in subjects})
     base = _baseline(entries, baseline, by)
     groups: dict[str, list[Subject]] = {}
     for s in subjects:
@@ -152,7 +152,7 @@ def compare_subjects(
         reference = even.get(_setting_key(group[0].config, by, "world"))
         settings.append(_setting(group, chosen, base, by, goal, reference))
     names = _names([g[0].config for g in groups.values()])
-    settings = [_renamed(s, n) for s, n in zip(settings, names, strict=True)]
+    settings = sorted((_renamed(s, n) for s, n in zip(settings, names, strict=True)), key=lambda s: s.name)
     ranks, more = _ranks(settings, entries, chosen.better)
     said = (*notes, *more)
     return Comparison(chosen.name, chosen.about, chosen.better, by, base, tuple(settings), ranks, said)
@@ -249,6 +249,9 @@ def _setting(
     for i, r in enumerate(rows):
         won = None if None in (iid, floor, r.mean) else improvement(r.mean or 0.0, floor or 0.0, iid or 0.0)
         rows[i] = _with(r, improvement=won, verdict="baseline" if r.entry == base else verdict(r, chosen.better))
+    rows.sort(
+        key=lambda r: (r.entry != base, -_standing(r, chosen.better), r.entry)
+    )  # the best right below the baseline
     return Setting("", group[0].config.world, tuple(rows), target)
 
 

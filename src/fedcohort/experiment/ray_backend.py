@@ -101,10 +101,10 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    local = address is None and "RAY_ADDRESS" not in os.environ
-    more = {"include_dashboard": False} if local else {}
+    where = address or os.environ.get("RAY_ADDRESS") or "local"
+    more = {"include_dashboard": False} if where == "local" else {}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **more)
+        ray.init(address=where, log_to_driver=False, logging_level="ERROR", **more)
     except (ConnectionError, ValueError, RuntimeError) as error:
         text = " ".join(str(error).split())[:200]
         raise ConfigError(f"Ray cluster {address}", f"it cannot be reached ({text})", "check --address") from None

@@ -1,0 +1,229 @@
+"""Comparison: exact tests against scipy and by hand, pairing, ranks, and the words for what is inside the noise."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedcohort.errors import BadParameter, StoreError, UnknownName
+from fedcohort.experiment import paired
+from fedcohort.experiment.compare import compare, compare_subjects
+from fedcohort.experiment.config import RunConfig
+from fedcohort.experiment.measure import Subject, metric
+from fedcohort.experiment.store import Store
+from fedcohort.experiment.sweep import from_mapping, run_sweep
+from fedcohort.sim.history import History
+
+
+def test_wilcoxon_is_exact():
+    rng = np.random.default_rng(1)
+    for n in (3, 5, 6, 12, 20):
+        d = rng.normal(0.3, 1.0, n)
+        assert paired.wilcoxon(d) == pytest.approx(stats.wilcoxon(d, method="exact").pvalue)
+
+
+def test_wilcoxon_with_ties_and_zeros_by_counting_signs():
+    """All 2^n signs of the ranks of |d|: the share whose smaller sum is at most the one seen."""
+    d = np.array([1.0, -1.0, 2.0, 2.0, 3.0, 0.0, 3.0])
+    used = d[d != 0]
+    ranks = stats.rankdata(np.abs(used))
+    total = ranks.sum()
+    seen = min(ranks[used > 0].sum(), total - ranks[used > 0].sum())
+    plus = [sum(r for r, s in zip(ranks, signs, strict=True) if s) for signs in product((0, 1), repeat=used.size)]
+    expected = np.mean([min(p, total - p) <= seen + 1e-9 for p in plus])
+    assert paired.wilcoxon(d) == pytest.approx(expected)
+    assert paired.wilcoxon([0.0, 0.0]) == 1.0
+
+
+def test_sign_test_and_least_p():
+    assert paired.sign_test(6, 0) == pytest.approx(stats.binomtest(6, 6).pvalue)
+    assert paired.sign_test(5, 2) == pytest.approx(stats.binomtest(5, 7).pvalue)
+    assert paired.sign_test(0, 0) == 1.0
+    assert [paired.least_p(n) for n in (1, 5, 6)] == [1.0, 0.0625, 0.03125]
+
+
+def test_holm_by_hand():
+    """Sorted .01 .02 .03 .04 times 4 3 2 1: .04 .06 .06 .04, made monotone: .04 .06 .06 .06."""
+    assert paired.holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert paired.holm([0.9, 0.8]) == pytest.approx([1.0, 1.0])
+    assert paired.holm([]).size == 0
+
+
+@pytest.mark.parametrize(("k", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
+def test_critical_difference(k, q):
+    """Demsar's table of q_0.05, and scipy's studentised range."""
+    assert paired.studentised_range(k) / math.sqrt(2) == pytest.approx(q, abs=1e-3)
+    assert paired.studentised_range(k) == pytest.approx(stats.studentized_range.ppf(0.95, k, np.inf), abs=2e-3)
+    assert paired.critical_difference(k, 14) == pytest.approx(q * math.sqrt(k * (k + 1) / 84), abs=1e-3)
+
+
+def test_ranks():
+    """Rows 3 1 2 and 2 2 5: ranks 1 3 2 and 2.5 2.5 1; means 1.75 2.75 1.5. Lower better turns them round."""
+    assert paired.average_ranks([[3, 1, 2], [2, 2, 5]]).tolist() == [1.75, 2.75, 1.5]
+    assert paired.average_ranks([[3, 1, 2], [2, 2, 5]], better=-1).tolist() == [2.25, 1.25, 2.5]
+    data = np.random.default_rng(2).normal(size=(9, 4))
+    assert paired.friedman(data) == pytest.approx(stats.friedmanchisquare(*data.T).statistic)
+
+
+def run_of(selector, seed, accuracy, world="mixed-v1", clock=1.0, **more):
+    rows = [{"round": t, "clock": clock * (t + 1), "accuracy": a, "score": a} for t, a in enumerate(accuracy)]
+    config = RunConfig(selector=selector, seed=seed, world=world, rounds=len(rows), **more)
+    return Subject(config, History(4, rows, [np.array([0])] * len(rows)))
+
+
+def ends(values, world="mixed-v1"):
+    """Runs of one round that end at these values: selector -> values by seed."""
+    return [run_of(s, k, [v], world) for s, row in values.items() for k, v in enumerate(row)]
+
+
+def row(comparison, entry, setting=0):
+    return next(r for r in comparison.settings[setting].rows if r.entry == entry)
+
+
+def test_pairing_sees_what_means_hide():
+    """Seeds differ by far more than selectors do; by seed oort is 0.01 ahead each time."""
+    base = [0.1, 0.9, 0.3, 0.7, 0.5, 0.2, 0.8]
+    found = compare_subjects(ends({"oort": [b + 0.01 for b in base], "uniform": base}), metric("final"))
+    oort = row(found, "oort")
+    assert found.baseline == "uniform"
+    assert oort.difference == pytest.approx(0.01)
+    assert (oort.wins, oort.losses, oort.pairs) == (7, 0, 7)
+    assert oort.p == pytest.approx(2 / 2**7)
+    assert oort.verdict == "better"
+    assert oort.low < row(found, "uniform").mean < oort.high  # unpaired intervals overlap widely
+    turned = compare_subjects(ends({"oort": [b + 0.01 for b in base], "uniform": base}), metric("drop"))
+    assert row(turned, "oort").verdict == "no difference in any seed"
+
+
+def test_words():
+    base = [0.5] * 5
+    few = compare_subjects(ends({"uniform": base, "oort": [0.6, 0.61, 0.62, 0.6, 0.7]}), metric("final"))
+    assert "5 of 5 seeds, but so few seeds cannot show it (p >= 0.062)" in row(few, "oort").verdict
+    noisy = compare_subjects(
+        ends({"uniform": [0.5] * 8, "oort": [0.6, 0.4, 0.55, 0.45, 0.5, 0.52, 0.47, 0.51]}), metric("final")
+    )
+    assert row(noisy, "oort").verdict == "inside the noise"
+    worse = compare_subjects(ends({"uniform": [0.5] * 8, "oort": [0.4 + 0.001 * i for i in range(8)]}), metric("final"))
+    assert row(worse, "oort").verdict == "worse"
+    one = compare_subjects(ends({"uniform": [0.5], "oort": [0.9]}), metric("final"))
+    assert "no statement" in row(one, "oort").verdict
+    apart = compare_subjects([run_of("uniform", 0, [0.5]), run_of("oort", 1, [0.9])], metric("final"))
+    assert "no seed in common" in row(apart, "oort").verdict
+
+
+def test_several_comparisons_are_corrected():
+    """Six seeds all ahead give p = 1/32; beside two others that is 3/32 after Holm, and not called better."""
+    base = [0.5] * 6
+    up = [0.6 + 0.01 * i for i in range(6)]
+    alone = compare_subjects(ends({"uniform": base, "oort": up}), metric("final"))
+    assert row(alone, "oort").verdict == "better"
+    values = {"uniform": base, "oort": up, "afl": [0.4, 0.6] * 3, "flash": [0.6, 0.4] * 3}
+    three = compare_subjects(ends(values), metric("final"))
+    assert row(three, "oort").adjusted == pytest.approx(3 / 32)
+    assert "after correction" in row(three, "oort").verdict
+
+
+def test_never_is_worse_than_any_number_and_in_no_mean():
+    """oort reaches 0.8 in round 2 of 3 for six seeds; uniform in round 3 for two of them, and never for four."""
+    runs = [run_of("oort", k, [0.1, 0.8, 0.9], clock=5.0) for k in range(6)]
+    runs += [run_of("uniform", k, [0.1, 0.2, 0.8 if k < 2 else 0.3], clock=5.0) for k in range(6)]
+    found = compare_subjects(runs, metric("rounds_to_target"), target=0.8)
+    uniform, oort = row(found, "uniform"), row(found, "oort")
+    assert (uniform.mean, uniform.count, uniform.values[5]) == (3.0, 2, None)
+    assert (oort.mean, oort.difference, oort.wins, oort.losses, oort.never) == (2.0, -1.0, 6, 0, 4)
+    assert oort.p == pytest.approx(2 / 2**6)  # sign test
+    assert oort.verdict == "better (never counts as worst)"
+    nobody = compare_subjects(runs, metric("time_to_target"), target=0.99)
+    assert (row(nobody, "oort").mean, row(nobody, "oort").verdict) == (None, "no difference in any seed")
+    own = compare_subjects(runs, metric("time_to_target"))  # target: where the baseline ends, (2 * .8 + 4 * .3) / 6
+    assert own.settings[0].target == pytest.approx(2.8 / 6)
+    assert row(own, "oort").mean == 10.0
+
+
+def test_ranks_over_worlds_and_the_gap_to_iid():
+    """oort best, uniform second, afl last in each of eight worlds: ranks 1 2 3, CD = 2.343 sqrt(12 / 48) = 1.17."""
+    runs = []
+    for i in range(8):
+        world = "iid-v1" if i == 0 else f"mixed-v1(clients={20 + i})"
+        runs += ends({"uniform": [0.5, 0.5], "oort": [0.6, 0.6], "afl": [0.4, 0.4]}, world)
+    found = compare_subjects(runs, metric("final"))
+    assert found.ranks.entries == ("oort", "uniform", "afl")
+    assert found.ranks.average == (1.0, 2.0, 3.0)
+    assert found.ranks.critical == pytest.approx(1.1717, abs=1e-3)
+    assert "oort ranks ahead of afl" in found.ranks.words
+    assert "uniform" not in found.ranks.words
+    few = compare_subjects(runs[:12], metric("final"))
+    assert "inside the noise" in few.ranks.words
+    one = compare_subjects(runs[:6], metric("final"))
+    assert one.ranks is None
+    assert "two settings" in " ".join(one.notes)
+
+    gap = ends({"uniform": [0.9]}, "iid-v1") + ends({"uniform": [0.5], "oort": [0.7], "afl": [0.4]})
+    found = compare_subjects(gap, metric("final"))
+    assert row(found, "oort", 1).improvement == pytest.approx(0.5)
+    assert row(found, "afl", 1).improvement == pytest.approx(-0.25)
+    assert json.loads(json.dumps(found.data()))["settings"][1]["rows"][1]["entry"] == "oort"
+
+
+def test_baseline_and_other_axes():
+    runs = ends({"oort": [0.5] * 2, "oort(explore=0.5)": [0.6] * 2, "afl": [0.4] * 2})
+    assert compare_subjects(runs, metric("final"), baseline="afl").baseline == "afl"
+    assert compare_subjects(runs, metric("final"), baseline="oort").baseline == "oort"
+    with pytest.raises(UnknownName, match="afl"):
+        compare_subjects(runs, metric("final"), baseline="alf")
+    with pytest.raises(BadParameter, match="several"):
+        compare_subjects(runs[2:4] + ends({"oort(explore=0.1)": [0.1]}), metric("final"), baseline="oort")
+    by = [
+        run_of("uniform", k, [0.5 + i / 10], method=name)
+        for i, name in enumerate(("fedavg", "fedprox"))
+        for k in (0, 1)
+    ]
+    found = compare_subjects(by, metric("final"), by="method")
+    assert (found.baseline, row(found, "fedprox").difference) == ("fedavg", pytest.approx(0.1))
+
+
+def test_from_a_sweep_to_a_table(tmp_path):
+    """The command line on a real sweep, by its file, by its folder and by its TOML; JSON says what the table says."""
+    text = 'selectors = ["uniform", "oort"]\ntask = "digits-softmax"\nrounds = 4\nsize = 5\nseeds = 2\n'
+    (tmp_path / "s.toml").write_text(text)
+    import tomllib
+
+    sweep, store = from_mapping({**tomllib.loads(text), "name": "s"}), Store(tmp_path / "runs")
+    for config in sweep.runs():
+        store.obtain(config)
+    outcome = run_sweep(sweep, store)  # all there: only writes its file
+    made = [compare([p], store=store) for p in (outcome.file, store.root, tmp_path / "s.toml")]
+    assert made[0] == made[1] == made[2]
+    command = [
+        sys.executable,
+        "-m",
+        "fedcohort.cli.main",
+        "compare",
+        "runs",
+        "--metric",
+        "jain",
+        "--metric",
+        "time_to_target",
+    ]
+    command += ["--target", "0.99", "--json", "c.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    for word in ("uniform", "oort", "never", "baseline", "mixed-v1, digits-softmax", "target 0.9900"):
+        assert word in done.stdout
+    told = json.loads((tmp_path / "c.json").read_text())
+    assert [c["metric"] for c in told] == ["jain", "time_to_target"]
+    assert told[1]["settings"][0]["rows"][0]["mean"] is None
+
+    next(store.root.glob("oort-*/metrics.jsonl")).unlink()
+    assert "1 of 4 runs are not finished" in compare([store.root]).notes[0]
+    with pytest.raises(StoreError, match="no such run"):
+        compare([tmp_path / "nothing"])
+    with pytest.raises(StoreError, match="holds no runs"):
+        compare([tmp_path / "runs" / "sweeps"])
