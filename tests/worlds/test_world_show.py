@@ -53,6 +53,19 @@ def test_the_table_has_noise_and_speed():
     assert np.allclose(told.columns["noise"], told.columns["wrong"], atol=0.06)
 
 
+@pytest.mark.parametrize("name", ["mixed-v1", "liars-v1", "flashrl-shards-v1"])
+def test_the_table_fits_a_terminal_when_told_its_width(name):
+    told = describe(build_world(catalogue.get(name), LABELS, seed=0))
+    assert max(map(len, told.text().splitlines())) > 100
+    narrow = told.text(width=80).splitlines()
+    assert [len(line) for line in narrow if len(line) > 80 and told.summary["digest"] not in line] == []
+    assert any(told.summary["digest"] in line for line in narrow)  # in one piece, to be copied
+    head = next(line for line in narrow if line.startswith("client "))
+    for column in ("samples", "effective", "js", "noise", "wrong", "seconds"):
+        assert column in head
+    assert len(told.text(0).splitlines()) == len(told.text(5).splitlines()) - 5
+
+
 @pytest.mark.parametrize("name", ["mixed-v1", "fedacs-fewclass-v1", "liars-v1", "flashrl-shards-v1"])
 def test_the_picture_is_written(name, tmp_path):
     world = build_world(catalogue.get(name), LABELS, seed=0)

@@ -20,7 +20,9 @@ def demo(
 ) -> None:
     """Three selectors in one world that is skewed, noisy and slow at once: a live table, intervals, one picture."""
     from fedcohort.report import demo as report
+    from fedcohort.report.target import picture_file
 
+    picture_file(out)  # before anything is run
     console = Console(highlight=False)
     plan = experiment.DemoPlan(seeds=tuple(range(seeds)), rounds=rounds)
     console.print(

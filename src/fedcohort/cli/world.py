@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,12 +35,16 @@ def show(
     seed: Annotated[int, typer.Option(help="Seed of the world.")] = 0,
     task: Annotated[str, typer.Option(help="Whose labels are divided; default: scikit-learn digits.")] = "",
     clients: Annotated[int | None, typer.Option(help="Another number of clients.")] = None,
-    rows: Annotated[int, typer.Option(help="Clients to list.")] = 20,
+    rows: Annotated[int, typer.Option(min=0, help="Clients to list; 0 lists nobody.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print the specification and the summary as JSON.")] = False,
 ) -> None:
     """Describe a world as a table, and draw it with --png."""
     from fedcohort.worlds.describe import describe
 
+    if png is not None:
+        from fedcohort.report.target import picture_file
+
+        picture_file(png)  # before anything is built
     spec = _spec(name)
     if clients is not None:
         spec = spec.replace(clients=clients, name=f"{spec.name} with {clients} clients")
@@ -51,7 +57,7 @@ def show(
     if as_json:
         typer.echo(json.dumps({"spec": spec.to_dict(), "summary": told.summary}, indent=2, default=_number))
         return
-    typer.echo(told.text(rows))
+    typer.echo(told.text(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
     if png is not None:
         typer.echo(f"wrote {png}")
 

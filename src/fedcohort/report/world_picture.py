@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedcohort.errors import BadParameter
+from fedcohort.report.target import picture_file
 from fedcohort.worlds.build import NOMINAL_PARAMS, BuiltWorld
 from fedcohort.worlds.describe import Description, describe
 
@@ -24,12 +24,7 @@ def draw_world(world: BuiltWorld, path: str | Path, *, params: int = NOMINAL_PAR
     """Write the picture; the suffix (png, svg, pdf) decides the format."""
     from matplotlib.figure import Figure
 
-    target = Path(path)
-    known = {".png", ".svg", ".pdf"}
-    if target.suffix.lower() not in known:
-        raise BadParameter(f"file {str(path)!r}", "must end in .png, .svg or .pdf", "change the suffix")
-    if not target.parent.is_dir():
-        raise BadParameter(f"file {str(path)!r}", "its folder does not exist", f"create {target.parent} first")
+    target = picture_file(path)
     told = describe(world, params=params)
     figure = Figure(figsize=(12.0, 7.4), dpi=130, facecolor="white")
     grid = figure.add_gridspec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from fedcohort.worlds.build import NOMINAL_PARAMS, BuiltWorld
 from fedcohort.worlds.faults import HONEST, LIES
 
 Double = NDArray[np.float64]
+_LESS_TELLING = ("held out", "top class", "classes", "slowness", "top share", "link", "lie", "device")
 
 
 @dataclass(frozen=True)
@@ -33,16 +35,26 @@ class Description:
         at = order[np.unique(np.linspace(0, order.size - 1, min(limit, order.size)).astype(np.int64))]
         return [{name: value[i].item() for name, value in self.columns.items()} for i in at]
 
-    def text(self, limit: int = 20) -> str:
-        """Summary, then a table of clients."""
-        width = max(len(k) for k in self.summary)
-        head = [f"  {k:<{width}}  {_shown(v)}" for k, v in self.summary.items()]
+    def text(self, limit: int = 20, width: int = 0) -> str:
+        """Summary, then a table of clients. With a width, lines are broken and less telling columns left out to fit."""
         rows = self.rows(limit)
-        cells = [list(self.columns), *[[_shown(v) for v in row.values()] for row in rows]]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-        lines = ["  ".join(f"{c:>{w}}" for c, w in zip(row, widths, strict=True)) for row in cells]
+        cells = {name: [name, *[_shown(row[name]) for row in rows]] for name in self.columns}
+        wide = {name: max(map(len, column)) for name, column in cells.items()}
+        left_out = [name for name in _LESS_TELLING if name in cells]
+        while width and left_out and sum(wide.values()) + 2 * len(wide) - 2 > width:
+            del wide[left_out.pop(0)]
+        lines = ["  ".join(f"{cells[n][i]:>{w}}" for n, w in wide.items()) for i in range(len(rows) + 1)]
         note = f"clients from even to skewed ({len(rows)} of {self.summary['clients']})"
-        return "\n".join([self.name, *head, "", note, *lines])
+        return "\n".join([self.name, *self._head(width), "", note, *lines])
+
+    def _head(self, width: int) -> list[str]:
+        first = max(len(k) for k in self.summary)
+        lines = []
+        for key, value in self.summary.items():
+            start = f"  {key:<{first}}  "
+            fill = textwrap.TextWrapper(width or 10_000, start, " " * len(start), break_long_words=False)
+            lines += fill.wrap(_shown(value)) or [start]
+        return lines
 
     def __str__(self) -> str:
         return self.text()

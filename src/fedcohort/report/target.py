@@ -1,0 +1,21 @@
+"""Where a picture goes: refused before anything long is done, when it cannot be written there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedcohort.errors import BadParameter
+
+ENDINGS = (".png", ".svg", ".pdf")
+
+
+def picture_file(path: str | Path) -> Path:
+    """The path, if a picture can be written there; its ending decides the format."""
+    target = Path(path)
+    if target.suffix.lower() not in ENDINGS:
+        raise BadParameter(f"file {str(path)!r}", "must end in .png, .svg or .pdf", "change the suffix")
+    if not target.parent.is_dir():
+        raise BadParameter(f"file {str(path)!r}", "its folder does not exist", f"create {target.parent} first")
+    if target.is_dir():
+        raise BadParameter(f"file {str(path)!r}", "this is a folder", "name a file")
+    return target
