@@ -180,5 +180,38 @@ def test_demo_runs_without_torch(tmp_path):
     assert (tmp_path / "fedcohort-demo.png").stat().st_size > 10_000
 
 
+def test_what_typer_refuses_is_one_line_too(tmp_path):
+    assert "'abc' is not a valid integer; see `fedcohort run --help`" in mistake("run", "--rounds", "abc")
+    assert "no such option" in mistake("run", "--bogus")
+    assert "no such command" in mistake("bogus")
+    assert "missing argument" in mistake("show")
+    assert "x>=1" in mistake("demo", "--seeds", "0")
+    assert "x>=0" in mistake("world", "show", "mixed-v1", "--rows", "-3")
+
+
+def test_places_that_cannot_be_written_are_named(tmp_path):
+    (tmp_path / "file").touch()
+    assert "file: file exists" in mistake("run", *FEW, "--out", "file", cwd=tmp_path)
+    assert "file/run: not a directory" in mistake("run", *FEW, "--out", "file/run", cwd=tmp_path)
+    assert "its folder does not exist" in mistake("demo", "--out", "no/such.png", cwd=tmp_path)  # before anything runs
+    assert "must end in .png" in mistake("demo", "--out", "picture", cwd=tmp_path)
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path):
+    code = """if True:
+        import sys
+        from fedcohort.cli import main, runs
+        def stop(*_, **__):
+            raise KeyboardInterrupt
+        runs.Store.obtain = stop
+        sys.argv = ["fedcohort", "run"]
+        main.main()
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert done.returncode == 130
+    assert "fedcohort resume" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_version():
     assert fedcohort("--version")[0].startswith("fedcohort 0.")

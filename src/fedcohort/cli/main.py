@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -11,6 +11,9 @@ from rich.console import Console
 from fedcohort import __version__
 from fedcohort.cli import catalogue, compare, data, demo, flower, journal, runs, skew, sweep, world
 from fedcohort.errors import FedcohortError
+
+INTERRUPTED = 130  # what typer makes of Ctrl-C
+_USAGE: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 app = typer.Typer(
     help="fedcohort chooses who trains next: client selection for federated learning.",
@@ -54,13 +57,34 @@ app.add_typer(world.app, name="world", help="Worlds: list them, see one.")
 def main() -> None:
     """Entry point of the `fedcohort` command."""
     try:
-        app()
+        code = app(prog_name="fedcohort", standalone_mode=False)
     except FedcohortError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {_plain(str(error))}")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("stopped; nothing is lost: `fedcohort resume FOLDER` goes on")
-        sys.exit(130)
+        _refuse(str(error))
+    except _USAGE as error:
+        _refuse_usage(error)
+    except OSError as error:
+        remedy = "check the path, its permissions and the space that is left"
+        _refuse(f"{error.filename or 'the system'}: {(error.strerror or str(error)).lower()}; {remedy}.")
+    except MemoryError as error:
+        _refuse(f"memory: {str(error).rstrip('.') or 'there is not enough of it'}; ask for less at once.")
+    else:
+        if code == INTERRUPTED:
+            Console(stderr=True).print("stopped; a run that was begun goes on with `fedcohort resume FOLDER`")
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse_usage(error: Any) -> NoReturn:
+    """A command or an option that does not exist, a word in the place of a number: what typer finds by itself."""
+    text = str(error.format_message()).strip().rstrip(".")
+    if not text:  # no command at all: the help has been shown
+        sys.exit(error.exit_code)
+    command = error.ctx.command_path if getattr(error, "ctx", None) else "fedcohort"
+    _refuse(f"{command}: {' '.join((text[0].lower() + text[1:]).split())}; see `{command} --help`.")
+
+
+def _refuse(text: str) -> NoReturn:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {_plain(text)}")
+    sys.exit(2)
 
 
 def _plain(text: str) -> str:
