@@ -42,6 +42,13 @@ def test_honest_runs_pass(tmp_path, selector):
     assert found.snapshots == 2
 
 
+def test_a_run_that_must_be_done_again_passes_although_replies_come_in_another_order(tmp_path):
+    """HeteRo-Select reads whole updates. Of five clients a round in mixed-v1 some drop out and stand last."""
+    found = verify(made(tmp_path, "hetero-select", rounds=8))
+    assert found.how == "run again"
+    assert found.rounds == 8
+
+
 def test_a_forged_cohort_is_found_even_when_every_hash_fits(tmp_path):
     folder = made(tmp_path)
 

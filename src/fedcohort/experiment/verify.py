@@ -8,8 +8,11 @@ those: for them the run itself is done again and every record compared.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -77,8 +80,14 @@ def _run_again(simulation: Simulation, records: list[Record]) -> None:
     told = [r for r in records if r.kind == "tell"]
     for record, row in zip(told, simulation.steps(), strict=False):
         arrays, meta = record.unpack()
-        if not np.array_equal(simulation.history.cohorts[-1], arrays["clients"]) or row != meta["metrics"]:
+        again = np.sort(simulation.history.cohorts[-1])  # the history has them as they replied, the journal by slot
+        if not np.array_equal(again, arrays["clients"]) or _text(row) != _text(meta["metrics"]):
             raise _different(record, "the run done again gave another cohort or other metrics")
+
+
+def _text(metrics: Mapping[str, Any]) -> str:
+    """As written down, so that two equal values that are no numbers are equal."""
+    return json.dumps(metrics, sort_keys=True)
 
 
 def _different(record: Record, what: str) -> JournalDamaged:
