@@ -287,3 +287,11 @@ def test_unknown_words_are_answered_with_the_nearest():
         WorldSpec("t", 5, Iid(), allocation="redistribut")
     with pytest.raises(UnknownName, match="per-class"):
         ClassDirichlet(alpha_convention="perclass")
+
+
+def test_more_samples_than_memory_are_refused_before_they_are_dealt():
+    for partition in ({"samples": 10**9}, {"samples": 10**12}, {"reuse": 1e9}):
+        made = {"kind": "dominance", **partition}
+        spec = WorldSpec.from_dict({"name": "w", "clients": 50, "partition": made, "allocation": "recycle"})
+        with pytest.raises(BadParameter, match=r"more than 268,435,456; lower samples, reuse or clients"):
+            build_world(spec, np.arange(100) % 10, seed=0)

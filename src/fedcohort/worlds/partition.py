@@ -28,6 +28,7 @@ from fedcohort.worlds.section import Section, among, at_least, positive, share
 
 Counts = NDArray[np.int32]
 Float = NDArray[np.float32]
+MOST = 1 << 28  # samples handed out altogether: 2 GB of positions
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,12 @@ class ByCounts(Partition):
             f"clients={clients}",
             f"{total} samples cannot give every client one",
             "lower clients, or set samples (or reuse) together with allocation='recycle'",
+        )
+        check(
+            total <= MOST,
+            f"samples={self.samples}" if self.samples is not None else f"reuse={self.reuse:g}",
+            f"{total:,} samples would be handed out, more than {MOST:,}",
+            "lower samples, reuse or clients",
         )
         if self.spread == 0.0:
             return np.full(clients, total // clients, np.int64)
