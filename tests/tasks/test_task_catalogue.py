@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedcohort.errors import BadParameter, UnknownName
+from fedcohort.errors import BadParameter, ConfigError, UnknownName
+from fedcohort.registry import make_task_spec
 from fedcohort.tasks import catalogue, objectives
 from fedcohort.tasks.models import Network
 
@@ -84,3 +85,33 @@ def test_torch_models_are_made_when_bound(make_world):
     factory = catalogue.get("har-gru", hidden=8).model
     assert sum(p.numel() for p in factory().parameters()) == 3 * 8 * (6 + 10) + 3 * 8 * (8 + 10) + 9 * 6
     assert catalogue.get("cifar10-resnet18", norm="batch").model.keywords["norm"] == "batch"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "digits-mlp(seed=-1)",
+        "digits-mlp(seed=1.5)",
+        "digits-mlp(seed='a')",
+        "digits-mlp(validation='a')",
+        "digits-mlp(normal=3)",
+        "digits-mlp(normal=(0, 'a'))",
+        "digits-mlp(split=3)",
+        "digits-mlp(root=3)",
+        "quadratic(seed=-1)",
+        "quadratic(classes=0)",
+        "quadratic(pool='a')",
+        "quadratic(curvature=1)",
+        "quadratic(curvature=(2, 1))",
+        "quadratic(spread='a')",
+    ],
+)
+def test_values_of_the_wrong_kind_are_refused_by_name(text):
+    parameter = text.partition("(")[2].partition("=")[0]
+    with pytest.raises(ConfigError, match=parameter):
+        make_task_spec(text)
+
+
+def test_every_task_says_what_it_is():
+    for name in catalogue.names():
+        assert len(catalogue.get(name).about) > 10

@@ -194,8 +194,6 @@ ENTRIES: dict[str, Entry] = {
     ),
 }
 
-QUADRATIC = "closed-form quadratic clients: exact gradients and a known optimum, no data"
-
 
 def names() -> tuple[str, ...]:
     """Every task of the catalogue."""
@@ -205,7 +203,7 @@ def names() -> tuple[str, ...]:
 def about(name: str) -> str:
     """One line on the task of this name."""
     if name == "quadratic":
-        return QUADRATIC
+        return QuadraticSpec.about
     return _entry(name).about
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -55,12 +56,19 @@ class ClassificationSpec:
     def __post_init__(self) -> None:
         for name in ("validation", "unlabelled", "test"):
             share = getattr(self, name)
+            check(_number(share), f"{name} = {share!r}", "a share is a number", "choose e.g. 0.1")
             check(0.0 <= share < 1.0, f"{name} = {share}", "a share lies in [0, 1)", "choose e.g. 0.1")
         total = self.validation + self.unlabelled
         check(total < 1.0, f"server shares of {total}", "something must be left for the clients", "lower them")
+        whole = isinstance(self.seed, int) and not isinstance(self.seed, bool) and self.seed >= 0
+        check(whole, f"seed = {self.seed!r}", "must be a whole number from 0", "change it")
+        pair = isinstance(self.normal, (tuple, list)) and len(self.normal) == 2 and all(map(_number, self.normal))
+        check(pair, f"normal = {self.normal!r}", "two numbers are needed", "give (mean, deviation)")
         check(self.normal[1] > 0.0, f"normal = {self.normal}", "a deviation is positive", "give (mean, deviation)")
         if self.split not in WAYS:
-            raise UnknownName.among("split", self.split, WAYS)
+            raise UnknownName.among("split", str(self.split), WAYS)
+        path = self.root is None or isinstance(self.root, (str, Path))
+        check(path, f"root = {self.root!r}", "the data folder is a path", "write it in quotes")
 
     @cached_property
     def data(self) -> datasets.Dataset:
@@ -261,6 +269,10 @@ class Bench:
         if split not in self._held:
             self._held[split] = self._spec.features(split)
         return self._held[split]
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _server_side(split: str) -> str:

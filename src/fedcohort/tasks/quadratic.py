@@ -14,7 +14,9 @@ Quadratics with exact gradients prove algebra, not the behaviour of deep network
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -238,11 +240,20 @@ class QuadraticSpec:
     spread: float = 1.0  # standard deviation of the class centres
     seed: int = 0
     default: Plan = field(default_factory=lambda: Plan(epochs=5, lr=0.1))
+    about: ClassVar[str] = "closed-form quadratic clients: exact gradients and a known optimum, no data"
 
     def __post_init__(self) -> None:
+        for name, least in (("classes", 1), ("dimension", 1), ("pool", 1), ("seed", 0)):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
+            check(whole, f"{name} = {value!r}", f"must be a whole number from {least}", "change it")
+        two = isinstance(self.curvature, (tuple, list)) and len(self.curvature) == 2
+        numbers = (*self.curvature, self.spread) if two else ("",)
+        plain = all(isinstance(v, (int, float)) and math.isfinite(v) for v in numbers)
+        values = f"curvature = {self.curvature!r}, spread = {self.spread!r}"
+        check(plain, values, "two numbers and one number are needed", "give e.g. (0.5, 2.0) and 1.0")
         low, high = self.curvature
         check(0.0 < low <= high, f"curvature = {self.curvature}", "0 < low <= high", "give (0.5, 2.0)")
-        check(self.dimension >= 1 and self.classes >= 1, "quadratic task", "at least one of each", "raise them")
 
     def labels(self) -> Index:
         """A balanced pool, shuffled."""
