@@ -14,12 +14,21 @@ from .compile import c_function
 from .vectors import (
     LANES,
     dots11,
+    dots12,
     dots13,
+    dots14,
     dots15,
     dots21,
+    dots22,
     dots23,
+    dots24,
     dots25,
+    dots31,
+    dots32,
+    dots33,
+    dots34,
     dots41,
+    dots42,
     dots43,
     panel1,
     panel2,
@@ -29,7 +38,7 @@ from .vectors import (
 
 _P, _N = types.CPointer(types.float32), types.intp
 _PANELS = types.void(_N, _P, _N, _N, _P, *[_N] * 5, _P, *[_N] * 7, _P, *[_N] * 4)
-_DOTS = types.void(_N, _N, _P, _N, _N, _P, _N, _N, _P, _N, _N, _N)
+_DOTS = types.void(_N, _N, _P, _N, _N, _P, _N, _N, _N, _P, _N, _N, types.CPointer(types.int64), _N, _N)
 
 
 @c_function(_PANELS)
@@ -60,39 +69,48 @@ def panels(
 
 @c_function(_DOTS)
 def dot_rows(
-    rows: int, taps: int, g: Any, go: int, gr: int, d: Any, do: int, dr: int, b: Any, bo: int, bt: int, n: int
-) -> None:
-    """Lane-wise dot products of `rows` gradient rows with `taps` shifted input rows."""
+    rows: int, taps: int, g: Any, go: int, gr: int, d: Any, do: int, dr: int, dl: int,
+    b: Any, bo: int, bl: int, shift: Any, lines: int, n: int,
+) -> None:  # fmt: skip
+    """Lane-wise dot products of `rows` (at most 4) gradient rows with the input under all taps, summed over lines."""
+    most = 3 if rows == 4 else (4 if rows == 3 else 5)
     t = 0
     while t < taps:
-        wide = 5 if taps - t >= 5 else (3 if taps - t >= 3 else 1)
-        gt, bq = go + t * LANES, bo + t * bt
-        r = 0
-        while r < rows:
-            left = rows - r
-            gq, dq = gt + r * gr, do + r * dr
-            if wide == 5 and left >= 2:
-                dots25(g, gq, gr, d, dq, dr, b, bq, bt, n)
-                r += 2
-            elif wide == 5:
-                dots15(g, gq, gr, d, dq, dr, b, bq, bt, n)
-                r += 1
-            elif wide == 3 and left >= 4:
-                dots43(g, gq, gr, d, dq, dr, b, bq, bt, n)
-                r += 4
-            elif wide == 3 and left >= 2:
-                dots23(g, gq, gr, d, dq, dr, b, bq, bt, n)
-                r += 2
-            elif wide == 3:
-                dots13(g, gq, gr, d, dq, dr, b, bq, bt, n)
-                r += 1
-            elif left >= 4:
-                dots41(g, gq, gr, d, dq, dr, b, bq, bt, n)
-                r += 4
-            elif left >= 2:
-                dots21(g, gq, gr, d, dq, dr, b, bq, bt, n)
-                r += 2
-            else:
-                dots11(g, gq, gr, d, dq, dr, b, bq, bt, n)
-                r += 1
+        groups = (taps - t + most - 1) // most
+        wide = (taps - t + groups - 1) // groups
+        gq = go + t * LANES
+        if rows == 4 and wide == 3:
+            dots43(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 4 and wide == 2:
+            dots42(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 4 and wide == 1:
+            dots41(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 3 and wide == 4:
+            dots34(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 3 and wide == 3:
+            dots33(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 3 and wide == 2:
+            dots32(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 3 and wide == 1:
+            dots31(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 2 and wide == 5:
+            dots25(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 2 and wide == 4:
+            dots24(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 2 and wide == 3:
+            dots23(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 2 and wide == 2:
+            dots22(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 2 and wide == 1:
+            dots21(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 1 and wide == 5:
+            dots15(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 1 and wide == 4:
+            dots14(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 1 and wide == 3:
+            dots13(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        elif rows == 1 and wide == 2:
+            dots12(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
+        else:
+            dots11(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
         t += wide

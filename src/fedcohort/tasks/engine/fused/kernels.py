@@ -49,6 +49,8 @@ Table = Index
 
 _HOT = 6144  # floats of input that one reduction block may touch: 24 of the 32 KiB of a small first-level cache
 
+_SPAN = 64  # columns of a transposition that stay in the first-level cache while all rows pass
+
 
 @kernel
 def parts(total: int, most: int) -> int:
@@ -75,9 +77,40 @@ def total(a: Floats) -> np.float32:
 
 
 @kernel
+def total_won(a: Floats, winners: Bytes) -> np.float32:
+    """Sum of what some position of a pool's window receives, which is all but what the ReLU cut."""
+    out = np.float32(0.0)
+    for j in range(a.size):
+        out += a[j] if winners[j] >= 0 else np.float32(0.0)
+    return out
+
+
+@kernel
 def padded(length: int) -> int:
     """Room for a run, rounded up to whole vectors."""
     return (length + LANES - 1) // LANES * LANES
+
+
+@kernel
+def pitch(columns: int, s: int) -> int:
+    """From one gradient row to the next: a column of zeros, the row, a column of zeros."""
+    distance: int = padded(s) + padded((columns + 1) * s)
+    return distance
+
+
+@kernel
+def shifts(channels: int, k: int, plane: int, line: int, s: int) -> Index:
+    """Where the input of each tap (channel, ky, kx) starts, seen from that of the first."""
+    out = np.empty(channels * k * k, np.int64)
+    for t in range(out.size):
+        out[t] = t // (k * k) * plane + t // k % k * line + t % k * s
+    return out
+
+
+@kernel
+def rows_at_once(left: int) -> int:
+    """How many of `left` gradient rows to take next: fours and threes, a two or a one only where nothing else is."""
+    return 3 if left == 3 or left == 5 or left == 6 or left == 9 else min(left, 4)
 
 
 @kernel
@@ -122,10 +155,14 @@ def conv_weights(row: Table, after: Table, first: bool, ws: Floats, winners: Byt
     line = (row[WI] + 2 * row[PAD]) * s
     plane = (row[HI] + 2 * row[PAD]) * line
     run = ow * s
-    lp = padded(run)
+    lp, edge = pitch(ow, s), padded(s)
     pw, ph = ow // size, row[OH] // size
+    shift = shifts(ci, k, plane, line, s)
+    for o in range(co):
+        up, won = after[GRAD] + o * ph * pw * s, row[WINNER] + o * ph * pw * s
+        g[row[BIAS] + o] += total_won(ws[up : up + ph * pw * s], winners[won : won + ph * pw * s])
     for py in range(ph):
-        base = row[DCONV] + (0 if first else py * size * co * lp)
+        base = row[DCONV] + edge + (0 if first else py * size * co * lp)
         for o in range(co):
             at = (o * ph + py) * pw * s
             for px in range(pw):
@@ -135,19 +172,18 @@ def conv_weights(row: Table, after: Table, first: bool, ws: Floats, winners: Byt
                 )  # fmt: skip
             for dy in range(size):
                 start = base + (dy * co + o) * lp
-                fill(ws, start + run, start + lp)
-                g[row[BIAS] + o] += total(ws[start : start + run])
-        for dy in range(size):
-            for o in range(0, co, 4):
-                for c in range(ci):
-                    for ky in range(k):
-                        call_dots(
-                            row[DOTS],
-                            min(4, co - o), k,
-                            ws, row[LANED] + ((o * ci + c) * k + ky) * k * LANES, ci * k * k * LANES,
-                            ws, base + (dy * co + o) * lp, lp,
-                            ws, row[ACT] + c * plane + (py * size + dy + ky) * line, s, lp // LANES,
-                        )  # fmt: skip
+                fill(ws, start - edge, start)
+                fill(ws, start + run, start + lp - edge)
+        o = 0
+        while o < co:
+            rows = rows_at_once(co - o)
+            call_dots(
+                row[DOTS],
+                rows, shift.size, ws, row[LANED] + o * shift.size * LANES, shift.size * LANES,
+                ws, base + o * lp, lp, co * lp, ws, row[ACT] + py * size * line, line, shift,
+                size, padded(run) // LANES,
+            )  # fmt: skip
+            o += rows
 
 
 @kernel
@@ -155,10 +191,10 @@ def conv_input(row: Table, ws: Floats, w: Floats, zero: Floats, s: int) -> None:
     """Gradient by the input: a convolution of the gradient rows with flipped taps.
 
     Taps that would read outside the rows are left out, instead of reading a border of zeros: columns with the same
-    valid taps form one run.
+    valid taps form one run. Only two neighbours that would each be alone go together, and read one column of zeros.
     """
     k, ci, co, ow, oh, wide, pad = row[KERNEL], row[CI], row[CO], row[OW], row[OH], row[WI], row[PAD]
-    lp = padded(ow * s)
+    lp = pitch(ow, s)
     block = parts(co, max(_HOT // (k * (k * s + 2 * LANES)), 1))
     for y in range(row[HI]):
         ky = max(0, y + pad - oh + 1)
@@ -166,19 +202,29 @@ def conv_input(row: Table, ws: Floats, w: Floats, zero: Floats, s: int) -> None:
         for o in range(0, co, block):
             x = 0
             while x < wide:
-                kx = max(0, x + pad - ow + 1)
-                nx = min(k - 1, x + pad) - kx + 1
-                end = x + 1
-                while end < wide and max(0, end + pad - ow + 1) == kx and min(k - 1, end + pad) - kx + 1 == nx:
+                end = same_taps(x, wide, ow, pad, k)
+                if end == x + 1 and end < wide and same_taps(end, wide, ow, pad, k) == end + 1:
                     end += 1
+                kx = max(0, x + pad - ow + 1)
+                nx = min(k - 1, end - 1 + pad) - kx + 1
                 call_panels(
                     row[PANELS],
                     ci, ws, row[GRAD] + (y * wide + x) * s, row[HI] * wide * s,
                     w, row[WEIGHT] + o * ci * k * k + ky * k + kx, k * k, ci * k * k, k, 1,
-                    ws, row[DCONV] + ((y + pad - ky) * co + o) * lp + (x + pad - kx) * s, lp, -co * lp, -s,
+                    ws, row[DCONV] + padded(s) + ((y + pad - ky) * co + o) * lp + (x + pad - kx) * s, lp, -co * lp, -s,
                     min(block, co - o), max(ny, 0), max(nx, 0), zero, 0, 0, int(o > 0), (end - x) * s,
                 )  # fmt: skip
                 x = end
+
+
+@kernel
+def same_taps(x: int, wide: int, ow: int, pad: int, k: int) -> int:
+    """The column behind the last one that meets the same taps as column x."""
+    low, high = max(0, x + pad - ow + 1), min(k - 1, x + pad)
+    end = x + 1
+    while end < wide and max(0, end + pad - ow + 1) == low and min(k - 1, end + pad) == high:
+        end += 1
+    return end
 
 
 @kernel
@@ -238,11 +284,12 @@ def turn(a: Floats, offsets: Index, rows: int, f: int, columns: int, b: Floats, 
             for j in range(columns):
                 b[bo + j * br + i] = a[offsets[i] + f + j]
         return
-    for j in range(0, columns + 7 - (columns + 7) % 8, 8):
-        v = min(j, columns - 8)
+    for start in range(0, columns, _SPAN):
         for i in range(0, rows + 7 - (rows + 7) % 8, 8):
             u = min(i, rows - 8)
-            turn8(a, offsets, u, f + v, b, bo + v * br + u, br)
+            for j in range(start, min(start + _SPAN, columns), 8):
+                v = min(j, columns - 8)
+                turn8(a, offsets, u, f + v, b, bo + v * br + u, br)
 
 
 @kernel

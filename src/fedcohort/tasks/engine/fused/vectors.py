@@ -15,6 +15,7 @@ what is written to carries that much slack. No flag here allows the compiler to 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -26,7 +27,10 @@ from numba.extending import intrinsic
 # 16 floats on AVX-512, else 8: one AVX2 register, or two NEON ones (which has twice as many).
 LANES: int = 16 if llvm.get_host_cpu_features().get("avx512f", False) else 8
 # Rows of a panel and vectors per row: twelve accumulators hide the latency of a multiply-add and fit 16 registers.
-VECTORS = {4: 3, 3: 3, 2: 4, 1: 8}
+VECTORS = {4: 3, 3: 4, 2: 4, 1: 8}
+
+# Sizes of the tile at the end of a run.
+_ENDS = {4: (1, 2, 3), 3: (1, 2, 3, 4), 2: (1, 2, 4), 1: (2, 8)}
 
 F32, I8, I32, I64 = ir.FloatType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 VEC, BYTES, INTS = (ir.VectorType(t, LANES) for t in (F32, I8, I32))
@@ -148,11 +152,18 @@ def _tile(builder: Any, rows: int, vectors: int, at: Any, reach: dict[str, Any],
 
     def tap() -> None:
         left, right = builder.load(a), builder.load(b)
-        lanes = [load(builder, step(builder, right, v * LANES)) for v in range(vectors)]
-        for r in range(rows):
-            weight = splat(builder, builder.load(builder.gep(left, [lead[r]])))
+        if rows < vectors:
+            scalars = [splat(builder, builder.load(builder.gep(left, [lead[r]]))) for r in range(rows)]
             for v in range(vectors):
-                builder.store(fma(builder, weight, lanes[v], builder.load(acc[r, v])), acc[r, v])
+                lanes = load(builder, step(builder, right, v * LANES))
+                for r in range(rows):
+                    builder.store(fma(builder, scalars[r], lanes, builder.load(acc[r, v])), acc[r, v])
+        else:
+            runs = [load(builder, step(builder, right, v * LANES)) for v in range(vectors)]
+            for r in range(rows):
+                scalar = splat(builder, builder.load(builder.gep(left, [lead[r]])))
+                for v in range(vectors):
+                    builder.store(fma(builder, scalar, runs[v], builder.load(acc[r, v])), acc[r, v])
         builder.store(builder.gep(left, [g["ax"]]), a)
         builder.store(builder.gep(right, [g["bx"]]), b)
 
@@ -172,30 +183,28 @@ _PANEL = (*_LEFT, "b", "bo", "bc", "by", "bx", "nc", "ny", "nx", "bias", "io", "
 
 
 def _run_tiles(builder: Any, rows: int, g: dict[str, Any]) -> None:
-    """Cover the run: wide tiles, and at its end a wide, a double or a single one that stops where the run stops.
+    """Cover the run: wide tiles, and at its end one that is as wide as it must be and stops where the run stops.
 
-    One vector alone is bound by the latency of its additions, so that two doubles replace a wide one and a single.
+    One vector alone is bound by the latency of its additions, so that a wide tile gives it one of its own.
     """
     wide, size = VECTORS[rows], g["length"]
     vectors = builder.sdiv(builder.add(size, I64(LANES - 1)), I64(LANES))
-    over = builder.srem(vectors, I64(wide))
-    lonely = builder.icmp_signed("==", over, I64(1))
-    split = builder.and_(lonely, builder.icmp_signed(">", vectors, I64(wide)))
-    whole = builder.sub(builder.sdiv(size, I64(wide * LANES)), builder.zext(split, I64))
+    whole = builder.sdiv(builder.sub(vectors, I64(1)), I64(wide))
+    lonely = builder.icmp_signed("==", builder.sub(vectors, builder.mul(whole, I64(wide))), I64(1))
+    split = builder.and_(lonely, builder.icmp_signed(">", whole, I64(0)))
+    whole = builder.sub(whole, builder.zext(split, I64))
     with cgutils.for_range(builder, whole) as j:
         _tile(builder, rows, wide, builder.mul(j.index, I64(wide * LANES)), g, _Run(builder))
-    done = builder.mul(whole, I64(wide * LANES))
+    done = cgutils.alloca_once_value(builder, builder.mul(whole, I64(wide * LANES)))
     with builder.if_then(split):
-        _tile(builder, rows, wide - 1, done, g, _Run(builder))
-        rest = builder.add(done, I64((wide - 1) * LANES))
-        _tile(builder, rows, 2, rest, g, _Run(builder, builder.sub(size, rest)))
-    left = builder.sub(size, done)
-    tail = builder.and_(builder.not_(split), builder.icmp_signed(">", left, I64(0)))
-    with builder.if_then(tail), builder.if_else(lonely) as (single, several):
-        with single:
-            _tile(builder, rows, 1, done, g, _Run(builder, left))
-        with several:
-            _tile(builder, rows, wide, done, g, _Run(builder, left))
+        _tile(builder, rows, wide - 1, builder.load(done), g, _Run(builder))
+        builder.store(builder.add(builder.load(done), I64((wide - 1) * LANES)), done)
+    at = builder.load(done)
+    left = builder.sub(size, at)
+    for fewer, count in pairwise((0, *_ENDS[rows])):
+        more = builder.icmp_signed(">", left, I64(fewer * LANES))
+        with builder.if_then(builder.and_(more, builder.icmp_signed("<=", left, I64(count * LANES)))):
+            _tile(builder, rows, count, at, g, _Run(builder, left))
 
 
 def _make_panel(rows: int) -> Callable[..., None]:
@@ -221,51 +230,62 @@ def _make_panel(rows: int) -> Callable[..., None]:
 
 
 def _make_dots(rows: int, taps: int) -> Callable[..., None]:
-    """G[r][t][lane] += sum over i of D[r][i] * B[t][i], i < vectors * LANES with i = lane modulo LANES."""
+    """G[r][t][lane] += sum over lines l and i of D[l][r][i] * B[l][t][i], i < vectors * LANES, i = lane modulo LANES.
+
+    B[l][t] starts at `shift[t]`. What there is less of is held in registers, the other passes by.
+    """
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        g, go, gr, d, do, dr, b, bo, bt, vectors = args
+        g, go, gr, d, do, dr, dl, b, bo, bl, shift, t0, lines, vectors = args
         g = at_offset(context, builder, sig.args[0], g, go)
         d = at_offset(context, builder, sig.args[3], d, do)
-        b = at_offset(context, builder, sig.args[6], b, bo)
+        b = at_offset(context, builder, sig.args[7], b, bo)
+        shift = at_offset(context, builder, sig.args[10], shift, t0)
         grid = [(r, t) for r in range(rows) for t in range(taps)]
         acc = {rt: cgutils.alloca_once(builder, VEC) for rt in grid}
         place = {(r, t): builder.gep(g, [builder.add(builder.mul(gr, I64(r)), I64(t * LANES))]) for r, t in grid}
         for rt in grid:
             builder.store(load(builder, place[rt]), acc[rt])
         left = [builder.gep(d, [builder.mul(dr, I64(r))]) for r in range(rows)]
-        right = [builder.gep(b, [builder.mul(bt, I64(t))]) for t in range(taps)]
-        with cgutils.for_range(builder, vectors) as i:
-            at = builder.mul(i.index, I64(LANES))
-            rowed = [load(builder, builder.gep(p, [at])) for p in left]
-            for t in range(taps):
-                tap = load(builder, builder.gep(right[t], [at]))
-                for r in range(rows):
-                    builder.store(fma(builder, rowed[r], tap, builder.load(acc[r, t])), acc[r, t])
+        right = [builder.gep(b, [builder.load(step(builder, shift, t))]) for t in range(taps)]
+        with cgutils.for_range(builder, lines) as line:
+            d1, b1 = builder.mul(dl, line.index), builder.mul(bl, line.index)
+            lined = [builder.gep(p, [d1]) for p in left], [builder.gep(p, [b1]) for p in right]
+            kept, passing = lined if rows <= taps else lined[::-1]
+            with cgutils.for_range(builder, vectors) as i:
+                at = builder.mul(i.index, I64(LANES))
+                held = [load(builder, builder.gep(p, [at])) for p in kept]
+                for m, p in enumerate(passing):
+                    one = load(builder, builder.gep(p, [at]))
+                    for n, other in enumerate(held):
+                        rt = (n, m) if rows <= taps else (m, n)
+                        builder.store(fma(builder, other, one, builder.load(acc[rt])), acc[rt])
         for rt in grid:
             store(builder, builder.load(acc[rt]), place[rt])
         return context.get_dummy_value()
 
     @intrinsic  # type: ignore[untyped-decorator]
     def dots(
-        typing: Any, g: Any, go: Any, gr: Any, d: Any, do: Any, dr: Any, b: Any, bo: Any, bt: Any, vectors: Any
-    ) -> Any:
-        return types.void(g, N, N, d, N, N, b, N, N, N), codegen
+        typing: Any, g: Any, go: Any, gr: Any, d: Any, do: Any, dr: Any, dl: Any, b: Any, bo: Any, bl: Any, shift: Any,
+        t0: Any, lines: Any, vectors: Any,
+    ) -> Any:  # fmt: skip
+        return types.void(g, N, N, d, N, N, N, b, N, N, shift, N, N, N), codegen
 
     return dots  # type: ignore[no-any-return]
 
 
 panel4, panel3, panel2, panel1 = (_make_panel(rows) for rows in (4, 3, 2, 1))
-dots25, dots15 = _make_dots(2, 5), _make_dots(1, 5)
-dots43, dots23, dots13 = _make_dots(4, 3), _make_dots(2, 3), _make_dots(1, 3)
-dots41, dots21, dots11 = _make_dots(4, 1), _make_dots(2, 1), _make_dots(1, 1)
+dots43, dots42, dots41 = (_make_dots(4, taps) for taps in (3, 2, 1))
+dots34, dots33, dots32, dots31 = (_make_dots(3, taps) for taps in (4, 3, 2, 1))
+dots25, dots24, dots23, dots22, dots21 = (_make_dots(2, taps) for taps in (5, 4, 3, 2, 1))
+dots15, dots14, dots13, dots12, dots11 = (_make_dots(1, taps) for taps in (5, 4, 3, 2, 1))
 
 
-def _make_call(pointers: frozenset[int], count: int) -> Callable[..., Any]:
-    """The code that calls a compiled function by its address, arrays going in as pointers."""
+def _make_call(pointers: dict[int, Any], count: int) -> Callable[..., Any]:
+    """The code that calls a compiled function by its address, arrays going in as pointers to these kinds."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kinds = [ir.PointerType(F32) if i in pointers else I64 for i in range(count)]
+        kinds = [ir.PointerType(pointers[i]) if i in pointers else I64 for i in range(count)]
         function = builder.inttoptr(args[0], ir.FunctionType(VOID, kinds).as_pointer())
         given = [
             at_offset(context, builder, sig.args[i + 1], args[i + 1], I64(0)) if i in pointers else args[i + 1]
@@ -277,8 +297,8 @@ def _make_call(pointers: frozenset[int], count: int) -> Callable[..., Any]:
     return codegen
 
 
-_CALL_PANELS = _make_call(frozenset((1, 4, 10, 18)), 23)
-_CALL_DOTS = _make_call(frozenset((2, 5, 8)), 12)
+_CALL_PANELS = _make_call(dict.fromkeys((1, 4, 10, 18), F32), 23)
+_CALL_DOTS = _make_call({2: F32, 5: F32, 9: F32, 12: I64}, 15)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -294,8 +314,8 @@ def call_panels(
 
 @intrinsic  # type: ignore[untyped-decorator]
 def call_dots(
-    typing: Any, address: Any, rows: Any, taps: Any, g: Any, go: Any, gr: Any, d: Any, do: Any, dr: Any, b: Any,
-    bo: Any, bt: Any, n: Any,
+    typing: Any, address: Any, rows: Any, taps: Any, g: Any, go: Any, gr: Any, d: Any, do: Any, dr: Any, dl: Any,
+    b: Any, bo: Any, bl: Any, shift: Any, lines: Any, n: Any,
 ) -> Any:  # fmt: skip
     """Call `dot_rows`."""
-    return types.void(N, N, N, g, N, N, d, N, N, b, N, N, N), _CALL_DOTS
+    return types.void(N, N, N, g, N, N, d, N, N, N, b, N, N, shift, N, N), _CALL_DOTS
