@@ -203,6 +203,7 @@ class Journal:
     def compact(self, keep: int = 0) -> tuple[int, int]:
         """Fold all records of finished rounds, but for the last `keep` of them; bytes of the file before and after."""
         check(keep >= 0, f"keep = {keep}", "it must not be negative", "use 0 to fold every finished round")
+        self._checkpoint()
         before = self.path.stat().st_size
         rows = [r for r in self.records() if r.seq >= self._folded()]
         done = max((r.round for r in rows if r.kind == "tell"), default=-1) - keep
@@ -217,9 +218,9 @@ class Journal:
                     )
                     self._db.execute("DELETE FROM record WHERE seq <= ?", (old[-1].seq,))
             self._db.execute("VACUUM")
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
             raise _unwritable(self.path, error) from None
+        self._checkpoint()
         return before, self.path.stat().st_size
 
     def check_seal(self) -> bool:
@@ -240,6 +241,13 @@ class Journal:
                 with contextlib.suppress(StoreError):  # a full disk: the seal is a comfort, not a need
                     write_durably(_seal(self.path), _sealed(self.path), self._disk)
             self._lock.release()
+
+    def _checkpoint(self) -> None:
+        """Bring everything from the WAL into the file."""
+        try:
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error as error:
+            raise _unwritable(self.path, error) from None
 
     def _folded(self) -> int:
         """The first record that is not in a segment."""
@@ -281,13 +289,17 @@ def _found(path: Path, header: Mapping[str, Any], disk: Disk) -> None:
 def _connect(path: Path, disk: Disk) -> sqlite3.Connection:
     """A connection for the owner; an older schema is brought up to date."""
     db = disk.connect(path)
-    db.execute("PRAGMA journal_mode = WAL").fetchall()
-    db.execute("PRAGMA synchronous = FULL")
-    if _version(db) == 1:
-        db.execute("BEGIN IMMEDIATE")
-        db.execute(_SEGMENTS)
-        db.execute("PRAGMA user_version = 2")
-        db.execute("COMMIT")
+    try:
+        db.execute("PRAGMA journal_mode = WAL").fetchall()
+        db.execute("PRAGMA synchronous = FULL")
+        if _version(db) == 1:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute(_SEGMENTS)
+            db.execute("PRAGMA user_version = 2")
+            db.execute("COMMIT")
+    except sqlite3.Error:
+        db.close()
+        raise
     return db
 
 

@@ -182,14 +182,17 @@ class RoundEngine:
         self.backing.count = int(arrays["failures"])
 
     def recover(self, records: Iterable[Record], profiles: Mapping[str, Array] | None = None) -> int:
-        """Replay the journal from where the session stands; an open round is abandoned. How many were (0 or 1)."""
+        """Replay the journal from where the session stands; an open round is abandoned. How many were (0 or 1).
+
+        Where that cannot be written (a full disk), a StoreError says so and the call can be made again.
+        """
         for record in records:
-            if record.round != self.session.index or record.kind not in ("ask", "tell"):
+            if record.round != self.session.index:
                 continue
             if record.kind == "tell":
                 replay_tell(self.session, record)
                 self._open = None
-            else:
+            elif record.kind == "ask" and self._open is None:
                 cohort = replay_ask(self.session, record, profiles)
                 self._open = _Open(cohort, self.clock(), Expected(record.round, frozenset()))
         if self._open is None:
