@@ -69,6 +69,7 @@ ENTRIES: tuple[Entry, ...] = (
     _selector("warm-up", "wrappers:WarmUp", "wrapper", "-", "that of the inner selector"),
     _selector("explore", "wrappers:Explore", "wrapper", "-", "that of the inner selector"),
     _selector("quota", "quota:Quota", "wrapper", "after Huang et al. 2021", "that of the inner selector"),
+    _selector("floor", "floor:Floor", "wrapper", "-", "that of the inner selector"),
     _selector("cool-down", "wrappers:CoolDown", "wrapper", "-", "that of the inner selector"),
     _selector("blocklist", "wrappers:Blocklist", "wrapper", "-", "that of the inner selector"),
     _selector("probability-cap", "probability_cap:ProbabilityCap", "wrapper", "-", "that of the inner selector"),
