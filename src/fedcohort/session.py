@@ -56,6 +56,9 @@ class Session:
         provides: frozenset[str] | None = None,
         max_privacy: str = "P2",
     ) -> None:
+        for name, value in (("size", size), ("seed", seed)):
+            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+            check(whole, f"{name} = {value!r}", "this is not a whole number", "give one")
         check(size >= 1, f"size = {size}", "a cohort needs at least one client", "use size=1 or more")
         check(seed >= 0, f"seed = {seed}", "a seed must not be negative", "use 0 or a positive whole number")
         check(
@@ -81,7 +84,7 @@ class Session:
     ) -> Cohort:
         """Choose the next cohort. `probe` answers a selector's question: (clients, signal names) -> answers."""
         self._in_turn(self._asked is None, "ask", "tell the result of the last round first")
-        slots = np.unique(np.asarray(available, np.int64))
+        slots = np.unique(_slots(available))
         total = int(population if population is not None else (slots[-1] + 1 if slots.size else 0))
         check(
             slots.size == 0 or (slots[0] >= 0 and slots[-1] < total),
@@ -89,6 +92,7 @@ class Session:
             f"slots must be between 0 and {total - 1}",
             "pass the population",
         )
+        _check_ask(total, self.size if size is None else size, profiles)
         needs = self.selector.needs
         rnd = Round(self.index, self.size if size is None else size, slots, total, clock, Signals(profiles, needs))
         if isinstance(self.selector, Prober):
@@ -200,6 +204,25 @@ def _check_needs(selector: Selector, provides: frozenset[str] | None, level: int
                 "nobody provides this signal here",
                 "choose another task or selector",
             )
+
+
+def _slots(available: ArrayLike) -> Index:
+    """Slots as they were given, or the reason why they are none."""
+    given = np.asarray(available)
+    whole = given.ndim == 1 and (given.size == 0 or given.dtype.kind in "iu")
+    check(whole, f"available of {given.dtype}{given.shape}", "this is no list of slots", "give whole numbers from 0")
+    return given.astype(np.int64)
+
+
+def _check_ask(population: int, size: int, profiles: Mapping[str, Array] | None) -> None:
+    check(size >= 0, f"size = {size}", "a cohort cannot have fewer than no clients", "use 0 or more")
+    for name, column in (profiles or {}).items():
+        check(
+            np.ndim(column) >= 1 and len(column) >= population,
+            f"profile {name!r} of shape {np.shape(column)}",
+            f"one row per slot is needed, and there are {population}",
+            "give a row for every slot, or pass the population",
+        )
 
 
 def _checked(cohort: Cohort, rnd: Round, name: str) -> Cohort:

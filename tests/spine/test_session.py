@@ -223,3 +223,21 @@ def test_nobody_available_and_population_growth():
     session.tell(result(1, session._cohort.clients))
     with pytest.raises(BadParameter, match="population"):
         session.ask(np.array([3, 12]), population=9)
+
+
+def test_questions_that_make_no_sense_are_refused_in_one_sentence():
+    def session(**given):
+        return Session(Oort(), **{"size": 3, "seed": 1, **given})
+
+    for given, words in (({"size": 1.5}, "size"), ({"seed": "a"}, "seed"), ({"seed": True}, "seed")):
+        with pytest.raises(BadParameter, match=f"{words} = .*not a whole number"):
+            session(**given)
+    for slots in ([0.5, 1.0], ["a"], [[1, 2]], 3):
+        with pytest.raises(BadParameter, match="no list of slots"):
+            session().ask(slots)
+    with pytest.raises(BadParameter, match="fewer than no clients"):
+        session().ask(np.arange(5), size=-1)
+    for rows in (np.ones(2), np.float32(1.0)):
+        with pytest.raises(BadParameter, match=r"'samples' of shape .* one row per slot"):
+            session().ask(np.arange(5), profiles={"samples": rows})
+    assert session().ask(np.arange(5), profiles={"samples": np.ones(5)}).clients.size == 3
