@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedcohort as fc
-from fedcohort.errors import BadParameter, FedcohortError
+from fedcohort.errors import BadParameter, ConfigError, FedcohortError
 from fedcohort.registry import make_world_spec
 
 
@@ -53,3 +53,42 @@ def test_mistakes_are_sentences():
         fc.simulate(rounds=1, deadlin=3)
     with pytest.raises(FedcohortError, match="rounds"):
         fc.simulate(rounds=0)
+
+
+@pytest.mark.parametrize("engine", ["fused", "numpy"])
+def test_a_server_without_validation_or_test_data(engine):
+    """Shares of zero are allowed: what cannot be measured is NaN, and the run goes on."""
+    history = fc.simulate(task="digits-softmax(validation=0)", rounds=2, size=3, engine=engine)
+    assert np.isfinite(history.accuracy).all()
+    history = fc.simulate(task="digits-softmax(test=0, validation=0)", rounds=2, size=3, engine=engine)
+    assert np.isnan(history.accuracy).all()
+
+
+def test_three_samples_and_one_client():
+    data = fc.Dataset.from_arrays(np.eye(3, dtype=np.float32), np.arange(3))
+    assert len(fc.simulate(task=fc.task_from(data), world="iid-v1(clients=1)", rounds=2, size=1).rows) == 2
+
+
+@pytest.mark.parametrize("kind", ["selector", "method", "world", "task"])
+def test_what_is_neither_a_name_nor_such_an_object_is_refused(kind):
+    for value in (5, None, np.arange(3)):
+        with pytest.raises(BadParameter, match=rf"{kind} = .* neither the name of a {kind}"):
+            fc.simulate(**{kind: value}, rounds=1)
+
+
+def test_task_from_checks_what_it_is_given():
+    assert fc.task_from(blobs(), hidden=5) is not None
+    for wrong, words in (
+        ({"lr": -1}, "lr"),
+        ({"foo": 1}, "foo"),
+        ({"hidden": (-5,)}, "hidden"),
+        ({"epochs": 1.5}, "ep"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            fc.task_from(blobs(), **wrong)
+    with pytest.raises(BadParameter, match="no Dataset"):
+        fc.task_from(np.zeros((3, 2)))
+    x, y = np.zeros((4, 2), np.float32), np.arange(4) % 2
+    for wrong, words in (({"classes": "a"}, "classes"), ({"classes": 2.5}, "classes"), ({"scale": "a"}, "scale")):
+        with pytest.raises(FedcohortError, match=words):
+            fc.Dataset.from_arrays(x, y, **wrong)

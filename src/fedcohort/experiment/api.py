@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcohort.errors import BadParameter
+from fedcohort.errors import BadParameter, check
 from fedcohort.experiment.config import from_mapping
 from fedcohort.experiment.run import Objects, build, run
 from fedcohort.protocols import Method, Selector
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from fedcohort.tasks.base import TaskSpec
     from fedcohort.tasks.data import Dataset
     from fedcohort.worlds.spec import WorldSpec
+
+FROM_ARRAYS = "make one with Dataset.from_arrays(x, y)"
+_PARTS = {  # what an object in the place of a name must have at least
+    "selector": ("needs", "select", "observe"),
+    "method": ("prepare", "aggregate"),
+    "world": ("clients", "partition"),
+    "task": ("labels", "bind"),
+}
 
 
 def simulate(
@@ -42,6 +50,13 @@ def simulate(
     given: dict[str, Any] = {"selector": selector, "method": method, "world": world, "task": task}
     own = {k: v for k, v in given.items() if not isinstance(v, str)}
     texts = {k: v for k, v in given.items() if isinstance(v, str)}
+    for kind, value in own.items():
+        check(
+            all(hasattr(value, part) for part in _PARTS[kind]),
+            f"{kind} = {value!r}"[:200],
+            f"this is neither the name of a {kind} nor an object that can {' and '.join(_PARTS[kind])}",
+            f"see `fedcohort list {kind}s`, or docs/testing.md for your own",
+        )
     config = from_mapping({**texts, "rounds": rounds, "size": size, "seed": seed, **more})
     if not own:
         return run(config, Path(out) if out is not None else None, on_round).history
@@ -55,16 +70,23 @@ def simulate(
 
 
 def task_from(
-    data: Dataset, *, hidden: tuple[int, ...] = (64,), lr: float = 0.1, epochs: int = 2, **more: Any
+    data: Dataset, *, hidden: int | tuple[int, ...] = (64,), lr: float = 0.1, epochs: int = 2, **more: Any
 ) -> TaskSpec:
     """A task on your own arrays: `task_from(Dataset.from_arrays(x, y, client=writer))`.
 
     The model is a perceptron on the flattened inputs (`hidden=()` for softmax regression); for another network or
     other splits make a `fedcohort.tasks.classify.ClassificationSpec` yourself. `more` goes to the local training plan.
     """
+    from fedcohort.tasks.catalogue import plan_with
     from fedcohort.tasks.classify import ClassificationSpec
+    from fedcohort.tasks.data import Dataset
     from fedcohort.tasks.models import Flatten, Network, mlp
 
+    check(isinstance(data, Dataset), f"data of type {type(data).__name__}", "this is no Dataset", FROM_ARRAYS)
+    hidden = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+    for width in hidden:
+        whole = isinstance(width, int) and width >= 1
+        check(whole, f"hidden = {hidden}", "widths are whole numbers from 1", "give e.g. (64,)")
     inner = mlp(math.prod(data.shape), *hidden, classes=data.classes)
     model = inner if len(data.shape) == 1 else Network(tuple(data.shape), (Flatten(), *inner.layers))
-    return ClassificationSpec(data.name, data, model, Plan(lr=lr, epochs=epochs, **more))
+    return ClassificationSpec(data.name, data, model, plan_with(Plan(), lr=lr, epochs=epochs, **more))

@@ -238,6 +238,14 @@ def _entry(name: str) -> Entry:
     return ENTRIES[name]
 
 
+def plan_with(plan: Plan, **changes: Any) -> Plan:
+    """This plan with changes, checked as :func:`get` checks its overrides."""
+    for key in changes:
+        if key not in PLAN_OPTIONS:
+            raise UnknownName.among("option of local training", key, PLAN_OPTIONS)
+    return dataclasses.replace(plan, **_checked(changes))
+
+
 def _checked(plan: dict[str, Any]) -> dict[str, Any]:
     """Plan overrides, refused where they break a rule."""
     for key, value in plan.items():

@@ -255,7 +255,7 @@ class Bench:
 
     def logits(self, params: Real, split: str) -> Real:
         """Logits of k models, given as (k, p), on the whole split: (k, n, classes)."""
-        return self._engine.logits(params, self._features(_server_side(split)), _rows(self.buffers))
+        return self._logits(params, _server_side(split), _rows(self.buffers))
 
     def gradient(self, params: Real, split: str, rows: Index, target: Real) -> tuple[float, Real]:
         """Mean soft-target cross-entropy on these rows and its gradient (p,)."""
@@ -263,7 +263,14 @@ class Bench:
 
     def evaluate(self, model: Model, split: str) -> Real:
         """Logits (n, classes) of one model with its own buffers; the test split too, for evaluation only."""
-        return np.asarray(self._engine.logits(model.params[None], self._features(split), _rows(model.buffers))[0])
+        found: Real = self._logits(model.params[None], split, _rows(model.buffers))[0]
+        return found
+
+    def _logits(self, params: Real, split: str, buffers: Real | None) -> Real:
+        x = self._features(split)
+        if not len(x):  # a share of zero, or hardly any data: engines are spared empty batches
+            return np.zeros((len(params), 0, self.classes), np.float32)
+        return np.asarray(self._engine.logits(params, x, buffers))
 
     def _features(self, split: str) -> NDArray[np.float32]:
         if split not in self._held:

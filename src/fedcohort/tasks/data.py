@@ -96,6 +96,8 @@ class Dataset:
         _same_length("x_test", xt, "y_test", yt)
         same = xt.shape[1:] == x.shape[1:]
         _rule(same, f"x_test with samples of shape {xt.shape[1:]}", f"x has {x.shape[1:]}", "give both the same shape")
+        whole = classes is None or (isinstance(classes, (int, np.integer)) and not isinstance(classes, bool))
+        _rule(whole, f"classes={classes!r}", "it is a whole number", "leave it out, or say how many classes there are")
         top = 1 + max(int(labels.max(initial=-1)) for labels in (y, yt))
         _rule(
             classes is None or classes >= top, f"classes={classes}", f"the labels reach {top - 1}", "give more classes"
@@ -200,6 +202,8 @@ def _same_length(a: str, first: Array, b: str, second: Array) -> None:
 
 def _normalisable(x: Array, scale: Scale, shift: Scale) -> None:
     for name, value in (("scale", scale), ("shift", shift)):
+        plain = np.asarray(value).dtype.kind in "iuf"
+        _rule(plain, f"{name} = {value!r}"[:80], "it must be a number, or numbers", "give one number")
         shape = np.shape(value)
         fits = len(shape) < x.ndim and all(a in (1, b) for a, b in zip(shape[::-1], x.shape[::-1], strict=False))
         _rule(fits, f"{name} of shape {shape}", f"it must fit samples of shape {x.shape[1:]}", "give one number")
