@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--deadline", type=float, default=30.0)
     parser.add_argument("--pause", type=float, default=2.0, help="seconds that every client takes at least")
-    parser.add_argument("--patience", type=float, default=300.0, help="seconds to wait for anything at all")
+    parser.add_argument("--patience", type=float, default=600.0, help="seconds to wait for anything at all")
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--calm", action="store_true", help="no faults, no kills")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and journals")
