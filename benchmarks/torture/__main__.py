@@ -26,7 +26,7 @@ import replies
 import storage
 
 SEED = 20
-KILLS = int(os.environ.get("TORTURE_KILLS", "100"))  # each starts two processes: the one row that waits for the machine
+SHARE = 1.0  # of the full numbers; set by --share
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class Row:
     good: Callable[[dict], bool]
 
 
-def _times(full: int, quick: int) -> Callable[[bool], int]:
-    return lambda small: quick if small else full
+def _many(quick: bool, few: int, full: int) -> int:
+    """How many are tried: a few, all, or the share that was asked for."""
+    return few if quick else max(int(full * SHARE), min(few, full))
 
 
 def _reach(rate: float) -> Row:
-    many = _times(100_000, 5_000)
     return Row(
         f"drop-out {rate:.0%}, 100 wanted",
         ">= 99.9 % of rounds reach it, <= 1.05x the optimum asked",
-        lambda q: dropout.reach(rate, many(q), SEED),
+        lambda q: dropout.reach(rate, _many(q, 5_000, 100_000), SEED),
         lambda f: f["reached"] >= 0.999 and f["asked"] <= 1.05 * f["optimum"],
     )
 
@@ -66,31 +66,31 @@ ROWS = (
     Row(
         "kill -9 of `fedcohort run` at random moments",
         "100 % bit-identical, 0 rounds lost",
-        lambda q: storage.kills(3 if q else KILLS, SEED),
+        lambda q: storage.kills(_many(q, 3, 100), SEED),
         lambda f: f["identical"] == f["tried"],
     ),
     Row(
         "crash behind every write, or in the middle of one",
         "100 % bit-identical, 0 acknowledged records lost",
-        lambda q: storage.crash_points(120 if q else 10_000, SEED),
+        lambda q: storage.crash_points(_many(q, 120, 10_000), SEED),
         lambda f: f["identical"] == f["tried"] and f["lost"] == 0,
     ),
     Row(
         "simulated power cuts (WAL, FULL)",
         "0 acknowledged records lost",
-        lambda q: storage.power_cuts(80 if q else 2_000, SEED),
+        lambda q: storage.power_cuts(_many(q, 80, 2_000), SEED),
         lambda f: f["lost"] == 0 and f["identical"] == f["tried"],
     ),
     Row(
         "the same with synchronous=NORMAL (control: the harness sees losses)",
         "more than 0 lost",
-        lambda q: storage.power_cuts(40 if q else 500, SEED, normal=True),
+        lambda q: storage.power_cuts(_many(q, 40, 500), SEED, normal=True),
         lambda f: f["lost"] > 0,
     ),
     Row(
         "bit flips in a closed journal and in snapshots",
         "100 % noticed; without the seal none changes a record unnoticed",
-        lambda q: storage.flips(200 if q else 10_000, SEED),
+        lambda q: storage.flips(_many(q, 200, 10_000), SEED),
         lambda f: (
             f["journal noticed"] == f["journal"]
             and f["snapshots passed over"] == f["snapshots"]
@@ -100,25 +100,25 @@ ROWS = (
     Row(
         "bit flips in the WAL of a killed run",
         "no acknowledged record lost unnoticed",
-        lambda q: storage.wal_flips(60 if q else 2_000, SEED),
+        lambda q: storage.wal_flips(_many(q, 60, 2_000), SEED),
         lambda f: f["last ask lost unnoticed"] == 0 and f["tell lost unnoticed"] == 0,
     ),
     Row(
         "truncated journals and snapshots",
         "100 % noticed, bytes untouched",
-        lambda q: storage.truncations(60 if q else 2_000, SEED),
+        lambda q: storage.truncations(_many(q, 60, 2_000), SEED),
         lambda f: f["journal refused untouched"] == f["journal"] and f["healed"] == f["snapshots"],
     ),
     Row(
         "disk full (RLIMIT_FSIZE) at random sizes",
         "said in one sentence; afterwards bit-identical",
-        lambda q: storage.full_disks(6 if q else 200, SEED),
+        lambda q: storage.full_disks(_many(q, 6, 200), SEED),
         lambda f: f["identical afterwards"] == f["tried"] and f["other ends"] == 0,
     ),
     Row(
         "second servers on one folder",
         "all turned away, 0 bytes touched",
-        lambda q: storage.second_servers(20 if q else 1_000, SEED),
+        lambda q: storage.second_servers(_many(q, 20, 1_000), SEED),
         lambda f: f["turned away"] == f["tried"] and f["bytes touched"] == 0,
     ),
     Row(
@@ -130,7 +130,7 @@ ROWS = (
     Row(
         "hostile replies",
         "0 exceptions, 0 honest replies lost, rounds equal to the twin without them",
-        lambda q: replies.hostile(50_000 if q else 1_000_000, SEED),
+        lambda q: replies.hostile(_many(q, 50_000, 1_000_000), SEED),
         lambda f: (
             not (
                 f["exceptions"] or f["accepted by mistake"] or f["honest lost"] or f["rounds that differ from the twin"]
@@ -156,7 +156,7 @@ ROWS = (
     Row(
         "rounds of the engine under drop-out of 10 to 100 %",
         "0 hangs",
-        lambda q: dropout.hangs(1_000 if q else 100_000, SEED),
+        lambda q: dropout.hangs(_many(q, 1_000, 100_000), SEED),
         lambda f: f["hung"] == 0,
     ),
     *(_liars(name) for name in liars.BELIEVERS),
@@ -171,11 +171,14 @@ SLOW = ("fedcor", "neural-bandit", "flash", "restless-bandit", "feel", "divfl", 
 
 
 def main() -> int:
+    global SHARE
     parser = argparse.ArgumentParser(prog="torture", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--share", type=float, default=1.0, help="of the full numbers, for a busy machine")
     args = parser.parse_args()
+    SHARE = args.share
     chosen = [r for r in ROWS if not args.only or any(word in r.name for word in args.only)]
     if args.quick and not args.only:
         chosen = [r for r in chosen if not any(r.name.endswith(f" {name}") for name in SLOW)]
