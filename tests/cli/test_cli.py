@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
+
+from fedcohort.cli.main import main
 
 FEW = ["--task", "digits-softmax", "--rounds", "3", "--size", "5"]
 
 
 def fedcohort(*args, cwd=None, code=0):
-    command = [sys.executable, "-m", "fedcohort.cli.main", *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=cwd, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout, done.stderr
+    """Run the command in this process: the same entry point, without the price of a new interpreter each time."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        contextlib.chdir(cwd or "."),
+        mock.patch.object(sys, "argv", ["fedcohort", *args]),
+    ):
+        try:
+            main()
+            left = 0
+        except SystemExit as done:
+            left = done.code or 0
+    assert left == code, out.getvalue() + err.getvalue()
+    assert "Traceback" not in err.getvalue()
+    return out.getvalue(), err.getvalue()
 
 
 def mistake(*args, cwd=None):
@@ -210,6 +226,15 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, cwd=tmp_path)
     assert done.returncode == 130
     assert "fedcohort resume" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_installed_command_and_the_module_are_the_same_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "fedcohort.cli.main", "run", "--size", "0"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
 
 
