@@ -5,13 +5,17 @@ BIN := $(VENV)/bin
 TEST_FLAGS ?=
 TORTURE_FLAGS ?=
 
-.PHONY: demo test lint bench torture clean
+.PHONY: demo test lint bench torture clean test-deployment
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/fedcohort demo
 
 test: $(VENV)/.test-ready lint
-	$(BIN)/python -m pytest $(TEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 $(TEST_FLAGS)
+
+# Real SuperLinks, SuperNodes and a two-node Ray cluster on loopback; minutes.
+test-deployment: $(VENV)/.test-ready
+	FEDCOHORT_DEPLOYMENT=1 $(BIN)/python -m pytest -m deployment $(TEST_FLAGS)
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .

@@ -40,6 +40,7 @@ def kill_first(store, killed, over):
         time.sleep(0.005)
 
 
+@pytest.mark.deployment
 def test_two_nodes_and_a_killed_worker_equal_the_local_sweep(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
     from ray.cluster_utils import Cluster
@@ -66,6 +67,7 @@ def test_two_nodes_and_a_killed_worker_equal_the_local_sweep(tmp_path, monkeypat
     assert len(metrics(local)) == 4
 
 
+@pytest.mark.deployment
 def test_a_machine_that_does_not_see_the_store_sends_the_run_back(tmp_path):
     config = RunConfig(task="digits-softmax", rounds=4, size=5)
     run(config, tmp_path / "here" / identity(config))

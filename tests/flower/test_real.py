@@ -20,13 +20,13 @@ from fedcohort.flower.project import write_project
 
 pytest.importorskip("flwr")
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.deployment, pytest.mark.timeout(900)]
 
 
 def drill(tmp_path, *arguments):
     out = tmp_path / "figures.json"
     command = [sys.executable, str(ROOT / "benchmarks" / "flower_drill.py"), "--json", str(out), *arguments]
-    done = subprocess.run(command, timeout=380, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, timeout=850, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text())
     assert found["orphans"] == []

@@ -1,0 +1,17 @@
+"""What all tests share: the tests that start real deployments run when asked for."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def pytest_collection_modifyitems(items):
+    """Real SuperLinks, SuperNodes and Ray clusters take minutes: `make test-deployment` runs them."""
+    if os.environ.get("FEDCOHORT_DEPLOYMENT"):
+        return
+    skip = pytest.mark.skip(reason="starts a real deployment: run `make test-deployment`")
+    for item in items:
+        if item.get_closest_marker("deployment"):
+            item.add_marker(skip)
