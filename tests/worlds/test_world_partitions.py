@@ -295,3 +295,16 @@ def test_more_samples_than_memory_are_refused_before_they_are_dealt():
         spec = WorldSpec.from_dict({"name": "w", "clients": 50, "partition": made, "allocation": "recycle"})
         with pytest.raises(BadParameter, match=r"more than 268,435,456; lower samples, reuse or clients"):
             build_world(spec, np.arange(100) % 10, seed=0)
+
+
+@pytest.mark.parametrize("kind", ["client-dirichlet", "class-dirichlet", "self-balancing-dirichlet"])
+@pytest.mark.parametrize("alpha", [1e-300, 1e300])
+@pytest.mark.filterwarnings("error")
+def test_an_alpha_beyond_any_sense_is_still_a_world(kind, alpha):
+    """Endless alpha is the even mix, and what is kept of it is finite; without any warning."""
+    made = {"kind": kind, "alpha": alpha} | ({} if kind == "class-dirichlet" else {"min_size": 0})
+    spec = WorldSpec.from_dict({"name": "w", "clients": 5, "partition": made, "allocation": "redistribute"})
+    world = build_world(spec, np.arange(500) % 10, seed=0)
+    assert np.isfinite(world.skew).all()
+    if alpha > 1 and kind != "class-dirichlet":  # whose counts are drawn
+        assert np.ptp(world.histogram(clean=True), axis=1).max() < 0.06

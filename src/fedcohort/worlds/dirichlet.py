@@ -28,6 +28,8 @@ from fedcohort.worlds.section import among, at_least, positive
 
 CONVENTIONS = ("per-class", "prior")
 
+_LARGEST = float(np.finfo(np.float32).max)  # the skewness that is kept is a float32
+
 
 @dataclass(frozen=True)
 class ClientDirichlet(Partition):
@@ -57,7 +59,7 @@ class ClientDirichlet(Partition):
 
         retried(self.min_size, self.retries, pool, clients, attempted)
         start, index = deal(counts, pool, seed)
-        return Owned(start, index, np.full(clients, self.alpha, np.float32))
+        return Owned(start, index, np.full(clients, min(self.alpha, _LARGEST), np.float32))
 
     def _fill(self, counts: Counts, pool: Pool, seed: int, attempt: int) -> None:
         for c, label in enumerate(pool.present):
@@ -111,7 +113,7 @@ class ClassDirichlet(ByCounts):
             out = _multinomial(q, sizes[ids], ids, seed)
         else:
             out = largest_remainder(q, sizes[ids]).astype(np.int32)
-        return out, np.full(ids.size, self.alpha, np.float32)
+        return out, np.full(ids.size, min(self.alpha, _LARGEST), np.float32)
 
 
 @dataclass(frozen=True)
