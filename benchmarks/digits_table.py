@@ -114,7 +114,9 @@ def write(runs: dict[str, list[dict]], seeds: int, rounds: int) -> None:
     page = (
         "# Selectors\n\nOne page per selector; `fedcohort list selectors` prints signals, privacy level and cost.\n\n"
     )
-    (ROOT / "docs" / "selectors" / "README.md").write_text(page + "## All of them on digits\n\n" + note + table + CAUTION)
+    (ROOT / "docs" / "selectors" / "README.md").write_text(
+        page + "## All of them on digits\n\n" + note + table + CAUTION
+    )
     for path in (ROOT / "docs" / "selectors").glob("*.md"):
         own = [t for t in runs if t.partition("(")[0].partition(" ")[0] == path.stem]
         text = path.read_text()
