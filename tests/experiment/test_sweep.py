@@ -157,7 +157,14 @@ def test_ctrl_c_and_the_same_command_again(tmp_path):
         'selectors = ["uniform"]\ntask = "digits-softmax"\nrounds = 150\nsize = 6\nseeds = 2\n'
     )
     command = [sys.executable, "-m", "fedcohort.cli.main", "sweep", "s.toml", "--workers", "1"]
-    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job may have it ignored
+    )
     owner = ""
     while child.poll() is None and not (owner and list(tmp_path.glob("runs/*/snapshots/*"))):
         owner = "".join(p.read_text().strip() for p in tmp_path.glob("runs/*/lock"))

@@ -1,0 +1,105 @@
+"""What a W1 round costs beside training: ask, tell, journal, snapshot, aggregate, validate, clock.
+
+    FEDCOHORT_DATA=... python benchmarks/overhead.py [--rounds 30]
+
+10 of 200 clients, 250 CIFAR-10 samples each, the tutorial CNN, 5 local epochs, batch 50, with a journal and a snapshot
+every round. Training and evaluation are timed apart; the rest is the overhead. Without CIFAR-10 on disk, random pictures
+of the same shape are used: the cost is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from fedcohort import registry
+from fedcohort.journal import Journal
+from fedcohort.sim.loop import Settings, Simulation
+from fedcohort.snapshots import Snapshots
+from fedcohort.tasks.classify import ClassificationSpec
+from fedcohort.tasks.data import Dataset
+from fedcohort.tasks.models import lenet
+from fedcohort.types import Plan
+from fedcohort.worlds.build import build_world
+
+FILE = Path(__file__).parent / "results" / "overhead.json"
+
+
+def build(rounds: int, folder: Path, selector: str) -> Simulation:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((56_000, 3, 32, 32), np.float32)
+    data = Dataset.from_arrays(x, rng.integers(0, 10, len(x)), x_test=x[:1000], y_test=rng.integers(0, 10, 1000))
+    network = lenet((3, 32, 32), (6, 16), 5, (120, 84), 10)
+    spec = ClassificationSpec("w1", data, network, Plan(epochs=5, batch_size=50, lr=0.01), validation=0.01)
+    world = build_world(registry.make_world_spec("iid-v1(clients=200)"), spec.labels(), seed=0, classes=10)
+    journal = Journal.create(folder / "journal.db", {})
+    settings = Settings(rounds=rounds, size=10, seed=0, evaluate_every=rounds)
+    return Simulation(
+        registry.make_selector(selector),
+        registry.make_method("fedavg"),
+        world,
+        spec.bind(world),
+        settings,
+        journal=journal,
+        snapshots=Snapshots(folder / "snapshots"),
+    )
+
+
+def measure(selector: str, rounds: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        simulation = build(rounds + 1, Path(folder), selector)
+        spent = {"train": 0.0, "evaluate": 0.0}
+        for name in spent:
+            _timed(simulation.task, name, spent)
+        steps = simulation.steps()
+        next(steps)  # compilation and first touch
+        spent.update(train=0.0, evaluate=0.0)
+        start = time.perf_counter()
+        for _ in steps:
+            pass
+        total = time.perf_counter() - start
+    other = total - spent["train"] - spent["evaluate"]
+    return {
+        "round_ms": 1e3 * total / rounds,
+        "train_ms": 1e3 * spent["train"] / rounds,
+        "other_ms": 1e3 * other / rounds,
+        "share": other / (total - spent["evaluate"]),
+    }
+
+
+def _timed(task: object, name: str, spent: dict[str, float]) -> None:
+    original = getattr(task, name)
+
+    def wrapped(*args, **kwargs):
+        start = time.perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            spent[name] += time.perf_counter() - start
+
+    setattr(task, name, wrapped)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30)
+    args = parser.parse_args()
+    found = {}
+    for selector in ("uniform", "oort", "fedacs"):
+        found[selector] = row = measure(selector, args.rounds)
+        print(
+            f"{selector:10} round {row['round_ms']:.0f} ms, beside training {row['other_ms']:.1f} ms: {row['share']:.1%}"
+        )
+    known = {"date": str(date.today()), "machine": platform.machine(), "rounds": args.rounds}
+    FILE.write_text(json.dumps({**known, "selectors": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
