@@ -130,7 +130,8 @@ def _call(name: str, made: Callable[..., Any], arguments: dict[str, Any]) -> Any
         raise
     except (TypeError, ValueError) as error:
         given = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
-        raise BadParameter(f"{name}({given})", str(error).rstrip("."), f"see `fedcohort show {name}`") from None
+        rule = "a value is of the wrong kind" if isinstance(error, TypeError) else str(error).rstrip(".")
+        raise BadParameter(f"{name}({given})", rule, f"see the defaults in `fedcohort show {name}`") from None
 
 
 def parameters(made: Callable[..., Any]) -> dict[str, inspect.Parameter]:

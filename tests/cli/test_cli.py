@@ -53,6 +53,8 @@ def test_run_writes_a_folder_that_list_finds(tmp_path):
     out, _ = fedcohort("list", "runs", cwd=tmp_path)
     assert folder.name in out
     assert "3/3" in out
+    assert "OK" in fedcohort("journal", "show", str(folder), "--round", "1", cwd=tmp_path)[0]
+    assert "no such round" in mistake("journal", "show", str(folder), "--round", "99", cwd=tmp_path)
     before = {n: (folder / n).stat().st_mtime_ns for n in ("journal.db", "metrics.jsonl", "snapshots")}
     again, err = fedcohort("run", "--selector", "oort()", *FEW, "--seed", "2", cwd=tmp_path)  # the same run
     assert "read from the store" in again
@@ -117,6 +119,7 @@ def test_run_from_toml_with_changes(tmp_path):
         (["run", "--task", "digits-mpl"], ["digits-mpl", "digits-mlp"]),
         (["run", "--selector", "oort(explor=1)"], ["explor", "explore"]),
         (["run", "--selector", "oort(explore=7)"], ["explore = 7"]),
+        (["run", "--selector", "oort(explore='a')"], ["explore='a'", "wrong kind", "fedcohort show oort"]),
         (["run", "--selector", "oort(explore="], ["name(key=value"]),
         (["run", "--selector", "oort(__import__('os'))"], ["key=literal"]),
         (["run", "--size", "0"], ["size", "0"]),

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedcohort.errors import BadParameter
 from fedcohort.experiment.run import journal_of
 from fedcohort.experiment.verify import verify
 from fedcohort.journal import Journal, Record
@@ -47,6 +48,10 @@ def show(
         records = [r for r in journal.records() if round_ is None or r.round == round_]
     finally:
         journal.close()
+    if not records:
+        raise BadParameter(
+            f"--round {round_}", "there is no such round in this journal", "leave --round away to see all"
+        )
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("seq", "kind", "round", "what", "hash"):
         table.add_column(name, justify="right" if name in ("seq", "round") else "left", overflow="fold")
