@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @cache
@@ -27,3 +30,14 @@ def one_thread() -> Iterator[None]:
         return
     with controller.limit(limits=1, user_api="blas"):
         yield
+
+
+def in_one_thread(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose matrix products run in the calling thread only."""
+
+    @wraps(function)
+    def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+        with one_thread():
+            return function(*args, **kwargs)
+
+    return limited

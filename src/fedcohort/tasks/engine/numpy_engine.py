@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.threads import in_one_thread
 from fedcohort.errors import check
 from fedcohort.protocols import Trained
 from fedcohort.tasks import objectives
@@ -20,7 +21,6 @@ from fedcohort.tasks.engine.dense import Dense
 from fedcohort.tasks.engine.measure import collect, part_of
 from fedcohort.tasks.engine.seam import ClientData, LossStats, batch_order
 from fedcohort.tasks.engine.steps import Stepper, check_plan
-from fedcohort.tasks.engine.threads import in_one_thread
 from fedcohort.tasks.models import Network
 from fedcohort.types import Index, Model, Objective, Part, Plan, Real, Updates
 
