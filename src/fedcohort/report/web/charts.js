@@ -1,0 +1,509 @@
+/* FedCharts: lines with bands, the cohort map, bars. A plain script without dependencies.
+
+   FedCharts.lines(element, {series: [{name, x, y, low, high, color, dash}], xLabel, yLabel, yPercent, xTime, yRange, height})
+   FedCharts.map(element, {rows, columns, cells, order, rowLabels, legend, rowName, columnName, onClick, readout, mark})
+   FedCharts.bars(element, {labels, values, xLabel, yLabel, onClick, mark, names})
+
+   Calling again on the same element updates it in place. Text goes in as text nodes only. Colours come from the style
+   sheet (--series-0 ... --series-7, --outcome-0 ... --outcome-5), so that a change of theme is a redraw. */
+"use strict";
+
+const FedCharts = (() => {
+  const charts = new Map();
+  const SERIES = 8;
+  const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
+  const WAITING = 5;
+
+  // --- small things -------------------------------------------------------------------------------------------------
+  function make(tag, kind, text) {
+    const element = document.createElement(tag);
+    if (kind) element.className = kind;
+    if (text !== undefined) element.textContent = text;
+    return element;
+  }
+
+  function css(name) {
+    return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  }
+
+  const known = (v) => v !== null && v !== undefined && Number.isFinite(v);
+
+  function number(value, digits = 4) {
+    if (!known(value)) return "–";
+    if (Math.abs(value) >= 1e4) return Math.round(value).toLocaleString("en-US");
+    return String(Number(value.toPrecision(digits)));
+  }
+
+  function time(seconds) {
+    if (!known(seconds)) return "–";
+    for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+      if (Math.abs(seconds) >= size) return `${number(seconds / size, 3)} ${unit}`;
+    }
+    return `${number(seconds, 3)} s`;
+  }
+
+  const percent = (v) => (known(v) ? `${(100 * v).toFixed(1)} %` : "–");
+
+  function ticks(low, high, most, steps = [1, 2, 2.5, 5, 10]) {
+    const span = high - low || 1;
+    const power = 10 ** Math.floor(Math.log10(span / Math.max(most, 1)));
+    const step = (steps.find((s) => span / (s * power) <= most) || 10) * power;
+    const found = [];
+    for (let t = Math.ceil(low / step - 1e-9) * step; t <= high + 1e-9 * span; t += step) found.push(Math.abs(t) < step * 1e-6 ? 0 : t);
+    return found;
+  }
+
+  function timeTicks(low, high, most) {
+    const unit = [86400, 3600, 60, 1].find((u) => high - low >= 2 * u) || 1;
+    return ticks(low / unit, high / unit, most).map((t) => t * unit);
+  }
+
+  // --- the frame every chart stands in: canvas, overlay for the cursor, read-out, legend ------------------------------
+  function chart(element, spec, draw) {
+    let c = charts.get(element);
+    if (!c) {
+      c = { element, hidden: new Set(), cursor: null };
+      element.textContent = "";
+      element.classList.add("fc");
+      c.stage = element.appendChild(make("div", "fc-stage"));
+      c.base = c.stage.appendChild(make("canvas", "fc-canvas"));
+      c.over = c.stage.appendChild(make("canvas", "fc-over"));
+      c.over.tabIndex = 0;
+      c.over.setAttribute("role", "img");
+      c.tip = c.stage.appendChild(make("div", "fc-tip"));
+      c.tip.setAttribute("role", "status");
+      c.tip.hidden = true;
+      c.keys = element.appendChild(make("div", "fc-legend"));
+      listen(c);
+      charts.set(element, c);
+      c.watch = new ResizeObserver(() => redraw(c));
+      c.watch.observe(element);
+    }
+    c.spec = spec;
+    c.draw = draw;
+    redraw(c);
+    return c;
+  }
+
+  function listen(c) {
+    const move = (event) => {
+      const box = c.over.getBoundingClientRect();
+      point(c, event.clientX - box.left, event.clientY - box.top);
+    };
+    c.over.addEventListener("pointermove", move);
+    c.over.addEventListener("pointerdown", move);
+    c.over.addEventListener("pointerleave", () => point(c, null));
+    c.over.addEventListener("blur", () => point(c, null));
+    c.over.addEventListener("click", (event) => {
+      move(event);
+      if (c.click) c.click();
+    });
+    c.over.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+      if (step && c.step) {
+        c.step(...step);
+        event.preventDefault();
+      } else if (event.key === "Enter" && c.click) c.click();
+    });
+  }
+
+  function redraw(c) {
+    const width = c.element.clientWidth;
+    if (!width || !c.draw) return;
+    const height = c.spec.height || 300;
+    const ratio = window.devicePixelRatio || 1;
+    for (const canvas of [c.base, c.over]) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${height}px`;
+      canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
+    }
+    c.width = width;
+    c.height = height;
+    c.ink = css("--ink");
+    c.pale = css("--pale");
+    c.rule = css("--rule");
+    c.tip.hidden = true;
+    c.draw(c, c.base.getContext("2d"));
+  }
+
+  function point(c, x, y) {
+    const g = c.over.getContext("2d");
+    g.clearRect(0, 0, c.width, c.height);
+    c.tip.hidden = true;
+    if (x !== null && c.hover) c.hover(x, y, g);
+  }
+
+  function tell(c, lines, x, y) {
+    c.tip.textContent = "";
+    for (const [text, colour] of lines) {
+      const row = c.tip.appendChild(make("div", "fc-row"));
+      if (colour) row.appendChild(make("span", "fc-dot")).style.background = colour;
+      row.appendChild(make("span", "", text));
+    }
+    c.tip.hidden = false;
+    const wide = c.tip.offsetWidth;
+    c.tip.style.left = `${Math.max(0, x + 14 + wide > c.width ? x - wide - 14 : x + 14)}px`;
+    c.tip.style.top = `${Math.max(0, Math.min(y, c.height - c.tip.offsetHeight))}px`;
+  }
+
+  function legend(c, entries, toggles) {
+    c.keys.textContent = "";
+    for (const entry of entries) {
+      const key = c.keys.appendChild(make(toggles ? "button" : "span", "fc-key"));
+      const swatch = key.appendChild(make("canvas", "fc-swatch"));
+      swatch.width = 44;
+      swatch.height = 20;
+      const g = swatch.getContext("2d");
+      g.lineWidth = entry.line ? 5 : 18;
+      g.strokeStyle = entry.colour;
+      g.setLineDash((entry.dash || []).map((d) => 2 * d));
+      g.beginPath();
+      g.moveTo(entry.line ? 0 : 12, 10);
+      g.lineTo(entry.line ? 44 : 32, 10);
+      g.stroke();
+      key.appendChild(make("span", "", entry.name));
+      if (!toggles) continue;
+      key.type = "button";
+      key.setAttribute("aria-pressed", String(!c.hidden.has(entry.name)));
+      key.addEventListener("click", () => {
+        if (!c.hidden.delete(entry.name)) c.hidden.add(entry.name);
+        redraw(c);
+      });
+    }
+  }
+
+  function axes(c, g, box, spec) {
+    g.font = "12px system-ui, sans-serif";
+    g.lineWidth = 1;
+    g.textBaseline = "middle";
+    for (const t of box.yTicks) {
+      const y = Math.round(box.y(t)) + 0.5;
+      g.strokeStyle = c.rule;
+      g.beginPath();
+      g.moveTo(box.left, y);
+      g.lineTo(box.right, y);
+      g.stroke();
+      g.fillStyle = c.pale;
+      g.textAlign = "right";
+      g.fillText(box.yText(t), box.left - 7, y);
+    }
+    g.textAlign = "center";
+    g.textBaseline = "top";
+    for (const [x, text] of box.xTicks) g.fillText(text, Math.min(Math.max(x, box.left), box.right - 4), box.bottom + 7);
+    g.strokeStyle = c.pale;
+    g.beginPath();
+    g.moveTo(box.left, box.bottom + 0.5);
+    g.lineTo(box.right, box.bottom + 0.5);
+    g.stroke();
+    g.fillStyle = c.ink;
+    g.fillText(spec.xLabel || "", (box.left + box.right) / 2, box.bottom + 25);
+    g.save();
+    g.translate(6, (box.top + box.bottom) / 2);
+    g.rotate(-Math.PI / 2);
+    g.fillText(spec.yLabel || "", 0, 0);
+    g.restore();
+  }
+
+  function room(c, labels) {
+    const g = c.base.getContext("2d");
+    g.font = "12px system-ui, sans-serif";
+    const wide = Math.max(20, ...labels.map((t) => g.measureText(t).width));
+    return { left: wide + 34, right: c.width - 12, top: 10, bottom: c.height - 44 };
+  }
+
+  // --- lines --------------------------------------------------------------------------------------------------------
+  function reach(series, spec) {
+    let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
+    for (const s of series) {
+      for (let i = 0; i < s.x.length; i++) {
+        if (!known(s.x[i]) || !known(s.y[i])) continue;
+        x0 = Math.min(x0, s.x[i]);
+        x1 = Math.max(x1, s.x[i]);
+        const [low, high] = [s.low ? s.low[i] : s.y[i], s.high ? s.high[i] : s.y[i]];
+        y0 = Math.min(y0, s.y[i], known(low) ? low : Infinity);
+        y1 = Math.max(y1, s.y[i], known(high) ? high : -Infinity);
+      }
+    }
+    if (x0 > x1) [x0, x1, y0, y1] = [0, 1, 0, 1];
+    if (spec.yRange) [y0, y1] = spec.yRange;
+    const pad = (y1 - y0 || Math.abs(y1) || 1) * 0.06;
+    y0 = spec.yRange ? y0 : y0 >= 0 ? Math.max(0, y0 - pad) : y0 - pad;
+    y1 = spec.yRange ? y1 : spec.yPercent && y1 <= 1 ? Math.min(1, y1 + pad) : y1 + pad;
+    return [x0, x1 > x0 ? x1 : x0 + 1, y0, y1 > y0 ? y1 : y0 + 1];
+  }
+
+  /* Points to draw: of those that fall on one pixel column only the first, lowest, highest and last. */
+  function thin(x, y, toX) {
+    const out = [];
+    let column = null;
+    let held = [];
+    const flush = () => {
+      if (held.length <= 4) out.push(...held);
+      else {
+        let [low, high] = [held[0], held[0]];
+        for (const i of held) {
+          if (y[i] < y[low]) low = i;
+          if (y[i] > y[high]) high = i;
+        }
+        out.push(...[...new Set([held[0], low, high, held[held.length - 1]])].sort((a, b) => a - b));
+      }
+      held = [];
+    };
+    for (let i = 0; i < x.length; i++) {
+      if (!known(y[i]) || !known(x[i])) continue;
+      const at = Math.round(toX(x[i]));
+      if (at !== column) flush();
+      column = at;
+      held.push(i);
+    }
+    flush();
+    return out;
+  }
+
+  function drawSeries(g, s, box) {
+    const at = thin(s.x, s.y, box.x);
+    const banded = s.low && s.high ? at.filter((i) => known(s.low[i]) && known(s.high[i])) : [];
+    if (banded.length > 1) {
+      g.globalAlpha = 0.16;
+      g.fillStyle = s.colour;
+      g.beginPath();
+      for (const i of banded) g.lineTo(box.x(s.x[i]), box.y(s.high[i]));
+      for (const i of banded.reverse()) g.lineTo(box.x(s.x[i]), box.y(s.low[i]));
+      g.fill();
+      g.globalAlpha = 1;
+    }
+    g.strokeStyle = g.fillStyle = s.colour;
+    g.lineWidth = 2;
+    g.lineJoin = "round";
+    g.setLineDash(s.dash);
+    g.beginPath();
+    for (const i of at) g.lineTo(box.x(s.x[i]), box.y(s.y[i]));
+    g.stroke();
+    g.setLineDash([]);
+    if (at.length === 1) {
+      g.beginPath();
+      g.arc(box.x(s.x[at[0]]), box.y(s.y[at[0]]), 4, 0, 7);
+      g.fill();
+    }
+  }
+
+  function nearest(x, wanted) {
+    let [low, high] = [0, x.length - 1];
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (x[middle] <= wanted) low = middle;
+      else high = middle;
+    }
+    return Math.abs(x[high] - wanted) < Math.abs(x[low] - wanted) ? high : low;
+  }
+
+  function drawLines(c, g) {
+    const spec = c.spec;
+    const all = spec.series.map((s, i) => ({
+      ...s,
+      colour: s.color || css(`--series-${i % SERIES}`),
+      dash: s.dash || DASHES[Math.floor(i / SERIES) % DASHES.length],
+    }));
+    const shown = all.filter((s) => !c.hidden.has(s.name));
+    const [x0, x1, y0, y1] = reach(shown, spec);
+    const yText = spec.yPercent ? (v) => `${number(100 * v, 3)} %` : (v) => number(v, 3);
+    const xText = spec.xTime ? time : (v) => number(v, 6);
+    const yTicks = ticks(y0, y1, Math.max(2, c.height / 52));
+    const box = { ...room(c, yTicks.map(yText)), yTicks, yText };
+    box.x = (v) => box.left + ((v - x0) / (x1 - x0)) * (box.right - box.left);
+    box.y = (v) => box.bottom - ((v - y0) / (y1 - y0)) * (box.bottom - box.top);
+    const most = Math.max(2, (box.right - box.left) / 90);
+    const marks = spec.xTime ? timeTicks(x0, x1, most) : ticks(x0, x1, most).filter((t) => !spec.xWhole || Number.isInteger(t));
+    box.xTicks = marks.map((t) => [box.x(t), xText(t)]);
+    g.clearRect(0, 0, c.width, c.height);
+    axes(c, g, box, spec);
+    g.save();
+    g.beginPath();
+    g.rect(box.left, 0, box.right - box.left + 6, box.bottom + 1);
+    g.clip();
+    for (const s of shown) drawSeries(g, s, box);
+    g.restore();
+    legend(c, all.map((s) => ({ name: s.name, colour: s.colour, dash: s.dash, line: true })), all.length > 1);
+    const last = shown.map((s) => `${s.name} ${yText(s.y[s.y.length - 1])}`).slice(0, 12).join(", ");
+    c.over.setAttribute("aria-label", `${spec.yLabel || ""} against ${spec.xLabel || ""}; last values: ${last}`);
+    c.hover = (px, _, over) => readLines(c, over, px, { shown, box, x0, x1, xText, spec });
+    c.step = (dx) => {
+      const at = c.cursor === null ? box.left : c.cursor;
+      const moved = Math.min(box.right, Math.max(box.left, at + dx * Math.max(4, (box.right - box.left) / 60)));
+      point(c, moved, box.top);
+    };
+    c.click = null;
+  }
+
+  function readLines(c, g, px, { shown, box, x0, x1, xText, spec }) {
+    if (px < box.left - 8 || px > box.right + 8) return;
+    c.cursor = px;
+    const wanted = x0 + ((px - box.left) / (box.right - box.left)) * (x1 - x0);
+    const form = spec.yPercent ? percent : (v) => number(v);
+    const rows = [];
+    let at = wanted;
+    for (const s of shown) {
+      if (!s.x.length) continue;
+      const i = nearest(s.x, wanted);
+      if (!known(s.y[i]) || Math.abs(box.x(s.x[i]) - px) > 40) continue;
+      at = spec.xTime ? wanted : s.x[i];
+      const band = s.low && known(s.low[i]) ? ` [${form(s.low[i])}, ${form(s.high[i])}]` : "";
+      rows.push({ y: s.y[i], line: [`${s.name}: ${form(s.y[i])}${band}`, s.colour] });
+      g.fillStyle = s.colour;
+      g.beginPath();
+      g.arc(box.x(s.x[i]), box.y(s.y[i]), 3.5, 0, 7);
+      g.fill();
+    }
+    if (!rows.length) return;
+    g.strokeStyle = c.pale;
+    g.lineWidth = 1;
+    g.beginPath();
+    g.moveTo(box.x(at), box.top);
+    g.lineTo(box.x(at), box.bottom);
+    g.stroke();
+    rows.sort((a, b) => b.y - a.y);
+    tell(c, [[`${spec.xLabel || ""} ${xText(at)}`], ...rows.slice(0, 14).map((r) => r.line)], px, box.top);
+  }
+
+  // --- the cohort map -----------------------------------------------------------------------------------------------
+  /* Cells as one flat list round, row, code: from triples, from a flat list, or from {asked, outcomes} of views.py. */
+  function flat(spec) {
+    if (spec.asked) {
+      const out = [];
+      spec.asked.forEach((rows, r) => rows.forEach((row, i) => out.push(r, row, Number(spec.outcomes[r][i]))));
+      return out;
+    }
+    const cells = spec.cells || [];
+    return cells.length && typeof cells[0] !== "number" ? cells.flatMap((t) => Array.from(t)) : cells;
+  }
+
+  function drawMap(c, g) {
+    const spec = c.spec;
+    const cells = flat(spec);
+    const order = spec.order || Array.from({ length: spec.rows }, (_, i) => i);
+    const place = new Int32Array(spec.rows).fill(-1);
+    order.forEach((row, i) => (place[row] = i));
+    const box = { left: 46, right: c.width - 8, top: 8, bottom: c.height - 44, yTicks: [], yText: String };
+    const [w, h] = [(box.right - box.left) / Math.max(spec.columns, 1), (box.bottom - box.top) / Math.max(order.length, 1)];
+    const first = spec.first || 0;
+    box.xTicks = ticks(first, first + Math.max(spec.columns - 1, 1), Math.max(2, c.width / 100))
+      .filter((t) => Number.isInteger(t) && t - first < spec.columns)
+      .map((t) => [box.left + (t - first + 0.5) * w, number(t, 8)]);
+    g.clearRect(0, 0, c.width, c.height);
+    g.fillStyle = css("--sunk");
+    g.fillRect(box.left, box.top, box.right - box.left, box.bottom - box.top);
+    const [gapX, gapY] = [w > 5 ? 1 : 0, h > 5 ? 1 : 0];
+    const byCode = new Map();
+    const at = new Map();
+    for (let i = 0; i + 2 < cells.length; i += 3) {
+      const y = place[cells[i + 1]];
+      if (y < 0) continue;
+      if (!byCode.has(cells[i + 2])) byCode.set(cells[i + 2], []);
+      byCode.get(cells[i + 2]).push(cells[i], y);
+      at.set(cells[i] * spec.rows + cells[i + 1], cells[i + 2]);
+    }
+    for (const [code, list] of [...byCode].sort((a, b) => a[0] - b[0])) {
+      g.fillStyle = css(`--outcome-${code}`);
+      g.globalAlpha = code === 0 ? Math.min(1, Math.max(0.3, w)) : 1; /* narrower than a pixel: density shows as depth */
+      for (let i = 0; i < list.length; i += 2) {
+        g.fillRect(box.left + list[i] * w, box.top + list[i + 1] * h, Math.max(w - gapX, 1), Math.max(h - gapY, 1));
+      }
+    }
+    g.globalAlpha = 1;
+    if (known(spec.mark) && place[spec.mark] >= 0) {
+      g.strokeStyle = c.ink;
+      g.lineWidth = 2;
+      g.strokeRect(box.left, box.top + place[spec.mark] * h - 1, box.right - box.left, Math.max(h, 2) + 1);
+    }
+    axes(c, g, box, { xLabel: spec.columnName || "round", yLabel: spec.orderName || "" });
+    mapReading(c, { spec, order, box, w, h, at });
+  }
+
+  function mapReading(c, { spec, order, box, w, h, at }) {
+    const words = spec.legend || [];
+    const used = new Set(at.values());
+    legend(c, words.map((name, i) => ({ name, colour: css(`--outcome-${i}`) })).filter((_, i) => used.has(i)), false);
+    c.over.setAttribute("aria-label", `${spec.rowName || "client"}s by ${spec.columnName || "round"}: ${at.size} cells`);
+    let cell = null;
+    c.hover = (px, py, g) => {
+      const [column, y] = [Math.floor((px - box.left) / w), Math.floor((py - box.top) / h)];
+      cell = column >= 0 && column < spec.columns && y >= 0 && y < order.length ? [column, y] : null;
+      if (!cell) return;
+      const row = order[y];
+      const code = at.get(column * spec.rows + row);
+      const name = spec.rowLabels ? spec.rowLabels[row] : row;
+      const lines = [[`${spec.rowName || "client"} ${name}, ${spec.columnName || "round"} ${column + (spec.first || 0)}`]];
+      lines.push(code === undefined ? ["not asked"] : [words[code] || String(code), css(`--outcome-${code}`)]);
+      for (const line of spec.readout ? spec.readout(row, column) : []) lines.push([line]);
+      g.strokeStyle = c.ink;
+      g.strokeRect(box.left + column * w, box.top + y * h, Math.max(w, 2), Math.max(h, 2));
+      tell(c, lines, px, py);
+    };
+    c.step = (dx, dy) => {
+      const [column, y] = cell || [0, 0];
+      const next = [Math.min(spec.columns - 1, Math.max(0, column + dx)), Math.min(order.length - 1, Math.max(0, y + dy))];
+      point(c, box.left + (next[0] + 0.5) * w, box.top + (next[1] + 0.5) * h);
+    };
+    c.click = spec.onClick ? () => cell && spec.onClick(order[cell[1]], cell[0]) : null;
+  }
+
+  // --- bars ---------------------------------------------------------------------------------------------------------
+  function drawBars(c, g) {
+    const spec = c.spec;
+    const values = spec.values;
+    const high = Math.max(...values.map((v) => (known(v) ? v : 0)), 0) * 1.06 || 1;
+    const low = Math.min(...values.map((v) => (known(v) ? v : 0)), 0) * 1.06;
+    const yText = (v) => number(v, 3);
+    const yTicks = ticks(low, high, Math.max(2, c.height / 52));
+    const box = { ...room(c, yTicks.map(yText)), yTicks, yText };
+    const w = (box.right - box.left) / Math.max(values.length, 1);
+    box.y = (v) => box.bottom - ((v - low) / (high - low)) * (box.bottom - box.top);
+    const every = Math.max(1, Math.ceil((values.length * 46) / (box.right - box.left)));
+    box.xTicks = spec.labels.map((text, i) => [box.left + (i + 0.5) * w, String(text)]).filter((_, i) => i % every === 0);
+    if (spec.hideLabels) box.xTicks = [];
+    g.clearRect(0, 0, c.width, c.height);
+    axes(c, g, box, spec);
+    values.forEach((v, i) => {
+      if (!known(v)) return;
+      g.fillStyle = i === spec.mark ? css("--series-1") : css("--series-0");
+      const [top, end] = [Math.min(box.y(v), box.y(0)), Math.max(box.y(v), box.y(0))];
+      g.fillRect(box.left + i * w, top, Math.max(w - (w > 4 ? 1 : 0), 1), Math.max(end - top, 0.5));
+    });
+    legend(c, [], false);
+    c.over.setAttribute("aria-label", `${spec.yLabel || ""} by ${spec.xLabel || ""}, ${values.length} bars`);
+    let held = null;
+    c.hover = (px, py) => {
+      const i = Math.floor((px - box.left) / w);
+      held = i >= 0 && i < values.length ? i : null;
+      if (held === null) return;
+      tell(c, [[`${spec.names ? spec.names[i] : spec.labels[i]}: ${number(values[i])}`]], px, Math.min(py, box.bottom - 30));
+    };
+    c.step = (dx) => {
+      held = Math.min(values.length - 1, Math.max(0, (held === null ? -1 : held) + dx));
+      point(c, box.left + (held + 0.5) * w, box.top);
+    };
+    c.click = spec.onClick ? () => held !== null && spec.onClick(held) : null;
+  }
+
+  // --- outside ------------------------------------------------------------------------------------------------------
+  const all = () => charts.forEach((c, element) => {
+    if (element.isConnected) redraw(c);
+    else {
+      c.watch.disconnect();
+      charts.delete(element);
+    }
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
+  new MutationObserver(all).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+
+  return {
+    lines: (element, spec) => chart(element, { height: 320, ...spec }, drawLines),
+    map: (element, spec) => chart(element, { height: Math.min(640, Math.max(180, spec.rows * 9 + 52)), ...spec }, drawMap),
+    bars: (element, spec) => chart(element, { height: 220, ...spec }, drawBars),
+    redraw: all,
+    format: { number, time, percent },
+    WAITING,
+  };
+})();
