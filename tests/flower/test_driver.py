@@ -12,7 +12,6 @@ from tests.flower.grid import FakeClient, FakeGrid, arrays_of, start, timing
 
 from fedcohort.errors import BadParameter, MissingSignal, RunLocked, StateMismatch, StoreError, VersionMismatch
 from fedcohort.flower import CohortStrategy, wire
-from fedcohort.flower.overselect import OverSelection, enough_for
 
 
 def fedavg(**keys):
@@ -327,23 +326,6 @@ def test_metrics_of_an_unchanged_app_can_carry_signals():
     strategy = make(grid, selector="hetero-select", metric_signals={"train_loss": "train_loss"})
     start(strategy, grid, rounds=2)
     assert strategy.history[1]["ok"] == 3.0
-
-
-# -- over-selection --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("lost", "factor"), [(0.1, 1.24), (0.3, 1.70), (0.5, 2.48)])
-def test_over_selection_is_the_binomial_optimum(lost, factor):
-    """Figures of the specification for K = 100 and 99.9 %."""
-    assert enough_for(100, lost) / 100 == pytest.approx(factor, abs=0.011)
-
-
-def test_over_selection_follows_what_was_measured():
-    over = OverSelection("adaptive")
-    for _ in range(200):
-        over.learn(lost=3, seen=10)
-    assert over.rate == pytest.approx(0.3, abs=0.01)
-    assert OverSelection(1.3).ask_for(10) == 13
 
 
 # -- what survives ---------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def result_of(rounds: Rounds, rnd: Open, elapsed: float) -> RoundResult:
     outcome = np.array([rnd.outcome.get(s, Outcome.OK) for s in slots], np.int8)
     watched = outcome.size if rnd.timed_out else int((outcome != Outcome.LATE).sum())
     came = int(np.isin(outcome, (Outcome.OK, Outcome.FILTERED)).sum())
-    rounds.over.learn(watched - came, watched)
+    rounds.over.learn(came, watched - came)
     duration = np.array([rnd.seconds.get(s, elapsed) for s in slots], np.float64)
     needs = rounds.selector.needs
     model = rounds.model.params if "model" in needs else None

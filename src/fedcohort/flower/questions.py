@@ -50,7 +50,7 @@ class Questions:
 
         contents = {int(c): (self.rounds.clients.node[int(c)], body) for c in clients}
         ids, _ = self.rounds.driver.push(contents, wire.PROBE, self.rounds.session.index, self.rounds.settings.ttl)
-        self.rounds.driver.gather(ids, self.rounds.settings.deadline, take, self.rounds.registered, lambda: False)
+        self.rounds.driver.gather(ids, self.rounds.settings.deadline, take, self.rounds.here.registered, lambda: False)
         slots = np.array(sorted(answers), np.int64)
         columns = {n: np.array([answers[int(s)][n] for s in slots]) for n in sorted(names)}
         return Probed(slots, Signals(columns))
@@ -117,5 +117,5 @@ class Questions:
                 log.info("evaluation of client %s: %s", self.rounds.clients.roster.name(slot), reason.reason)
 
         ids, _ = self.rounds.driver.push(contents, kind, index, self.rounds.settings.ttl)
-        self.rounds.driver.gather(ids, self.rounds.settings.deadline, take, self.rounds.registered, lambda: False)
+        self.rounds.driver.gather(ids, self.rounds.settings.deadline, take, self.rounds.here.registered, lambda: False)
         return out

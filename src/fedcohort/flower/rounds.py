@@ -15,21 +15,22 @@ from flwr.serverapp import Grid
 
 from fedcohort import signals as catalogue
 from fedcohort.core.rng import generator
-from fedcohort.errors import ContractError, FedcohortError, MissingSignal, StoreError, VersionMismatch
+from fedcohort.errors import ContractError, FedcohortError
 from fedcohort.flower import wire
+from fedcohort.flower.attendance import Attendance
 from fedcohort.flower.belief import Judge
-from fedcohort.flower.carry import load_state, part, state_of
+from fedcohort.flower.carry import reopen, resume, snapshot, state_of
 from fedcohort.flower.clients import SERVER_SIDE, Clients, Terms
 from fedcohort.flower.driver import Arrival, Driver
 from fedcohort.flower.halves import Asked, Made, MethodHalf, StrategyHalf
 from fedcohort.flower.layout import Layout, record
-from fedcohort.flower.memory import Memory, counts, pack_result, unpack_result
+from fedcohort.flower.memory import Memory, counts, pack_result
 from fedcohort.flower.outcome import Open, like, plain, result_of
-from fedcohort.flower.overselect import OverSelection
 from fedcohort.flower.questions import Questions
 from fedcohort.flower.replay import MODEL_SIZED
 from fedcohort.flower.settings import Settings
 from fedcohort.flower.wire import Refused
+from fedcohort.overselect import OverSelection
 from fedcohort.protocols import Selector
 from fedcohort.session import Session
 from fedcohort.types import Cohort, Index, Outcome, Probed, RoundResult
@@ -70,8 +71,8 @@ class Rounds:
         self.questions = Questions(self)
         measure, abilities = half.demands(self.model) if isinstance(half, MethodHalf) else (frozenset(), frozenset())
         self.clients = Clients(self.driver, self._terms(measure, abilities), settings.max_privacy)
+        self.here = Attendance(settings, self.driver, self.clients)
         self.rows: list[dict[str, Any]] = []
-        self.late: dict[int, float] = {}
         self.strikes = 0
         self.config = ConfigRecord()
         self.probed: Probed | None = None
@@ -90,8 +91,8 @@ class Rounds:
         try:
             for _, _, meta in self.memory.records("roster"):
                 self.clients.load(meta)
-            self._gather_clients()
-            self._check_clients()
+            self.here.gather(self.arrays)
+            self.here.check(type(self.selector).__name__)
             if not resumed:
                 self.memory.create(header)
             self.session = Session(
@@ -103,56 +104,13 @@ class Rounds:
                 max_privacy=self.settings.max_privacy,
             )
             if resumed:
-                self._resume()
+                resume(self)
             else:
-                self._snapshot()
+                snapshot(self)
             self._news()
         except BaseException:
             self.memory.close()
             raise
-
-    def _gather_clients(self) -> None:
-        """Ask everybody there who they are, until enough are known or the time is up."""
-        s, until = self.settings, self.settings.clock() + self.settings.wait
-        while True:
-            ids = self.clients.look(s.ttl, self.arrays)
-            self.driver.gather(ids, max(until - s.clock(), 0.0), self.registered, self.registered, lambda: False)
-            self._sweep()
-            if len(self.clients.node) >= s.min_available or s.clock() >= until:
-                return
-            s.sleep(min(s.poll, max(until - s.clock(), 0.0)))
-
-    def registered(self, arrival: Arrival) -> None:
-        """A reply that the open phase does not wait for: a registration, or a late one."""
-        if arrival.sent.kind == wire.REGISTER:
-            self._answers.append(arrival)
-        else:
-            self._came_late(arrival)
-
-    @property
-    def _answers(self) -> list[Arrival]:
-        """Registrations that were pulled and not yet taken in; together they get slots in the order of their ids."""
-        return self.__dict__.setdefault("_pending_answers", [])  # type: ignore[no-any-return]
-
-    def _check_clients(self) -> None:
-        known, s = len(self.clients.node), self.settings
-        if known >= s.min_available:
-            return
-        refused = sorted(self.clients.refused.values())
-        if refused:
-            name, why = refused[0]
-            others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-            kind = VersionMismatch if "version" in why else MissingSignal
-            raise kind(
-                f"client {name}{others}",
-                f"{why}; {known} of at least {s.min_available} clients can be asked by {type(self.selector).__name__}",
-                "bring these clients up to date, or choose another selector",
-            )
-        raise StoreError(
-            f"{known} clients",
-            f"at least {s.min_available} must be there within {s.wait:g} s",
-            "start more SuperNodes, or lower min_available",
-        )
 
     # -- one round -------------------------------------------------------------------------------------------------
 
@@ -164,7 +122,8 @@ class Rounds:
     def open(self, config: ConfigRecord) -> Open:
         """Choose the cohort, commit it, and write the messages."""
         self.config, self.probed = config, None
-        self._assemble()
+        self.here.assemble(self.arrays)
+        self._news()
         available = self.clients.available()
         profiles = self.clients.profiles(catalogue.of_side(self.selector.needs, "profile"), self.settings.deadline)
         index = self.session.index
@@ -218,7 +177,7 @@ class Rounds:
             ids,
             s.deadline,
             lambda arrival: self.take(rnd, arrival),
-            self.registered,
+            self.here.registered,
             lambda: len(rnd.believed) >= s.quorum,
         )
         rnd.timed_out = s.clock() - rnd.started >= s.deadline
@@ -264,7 +223,9 @@ class Rounds:
         result = replace(result, score=self._score(found))
         row.update({**counts(result.outcome), "asked": float(result.clients.size), "drop_out": self.over.rate})
         row.update({f"method.{k}": v for k, v in made.info.items()})
-        self.tell(result, {**{k: v for k, v in row.items() if math.isfinite(v)}, **plain(found), **self._late()}, rnd)
+        self.tell(
+            result, {**{k: v for k, v in row.items() if math.isfinite(v)}, **plain(found), **self.here.late_row()}, rnd
+        )
 
     def tell(self, result: RoundResult, row: dict[str, Any], rnd: Open) -> None:
         """Make the round's end durable, then let journal and selector know."""
@@ -277,13 +238,14 @@ class Rounds:
         if self.settings.keep_updates and self.selector.needs & MODEL_SIZED:
             self.memory.keep_vectors(result, self.probed)
         self.memory.keep(self.memory.closings, result.index, closing, {**meta, "state": more})
-        self._told_all(result, meta["row"], reasons)
+        self.told(result, meta["row"], reasons)
 
-    def _told_all(self, result: RoundResult, row: dict[str, Any], reasons: dict[int, str]) -> None:
+    def told(self, result: RoundResult, row: dict[str, Any], reasons: dict[int, str]) -> None:
+        """Let journal, selector and log know of a round whose end is durable."""
         self.session.tell(result, row, reasons)
         self.rows.append(row)
         self._news()
-        self._snapshot()
+        snapshot(self)
         said = " ".join(f"{o.name}={int(row[o.name.lower()])}" for o in Outcome if row[o.name.lower()])
         log.info("round %d: asked %d, %s", result.index + 1, int(row["asked"]), said or "nobody came back")
         for slot, why in sorted(reasons.items()):
@@ -293,43 +255,6 @@ class Rounds:
 
     def _full(self, rnd: Open) -> bool:
         return len(rnd.believed) >= self.settings.quorum > 0
-
-    def _assemble(self) -> None:
-        """Take in what came since the last round; wait at most one deadline for somebody to be there."""
-        s = self.settings
-        until = s.clock() + s.deadline
-        while True:
-            self._sweep()
-            self.clients.look(s.ttl, self.arrays)
-            self._sweep()
-            if self.clients.available().size or s.clock() >= until:
-                break
-            s.sleep(min(s.poll, max(until - s.clock(), 0.0)))
-        self._news()
-
-    def _sweep(self) -> None:
-        """Late replies and registrations; those whose time is over owe a sign of life."""
-        for arrival in self.driver.pull():
-            self.registered(arrival)
-        answers = self._answers[:]
-        self._answers.clear()
-        self.clients.heard(answers)
-        for sent in self.driver.expired:
-            if sent.slot >= 0:
-                self.clients.silent.add(sent.slot)
-            self.clients.asked.discard(sent.node)
-        self.driver.expired.clear()
-
-    def _came_late(self, arrival: Arrival) -> None:
-        slot = arrival.sent.slot
-        if not arrival.unreachable:
-            self.clients.alive(slot)
-            self.clients.measured(slot, arrival.seconds)
-            self.late[slot] = arrival.seconds
-
-    def _late(self) -> dict[str, Any]:
-        late, self.late = self.late, {}
-        return {"late_replies": {self.clients.roster.name(s): round(v, 3) for s, v in late.items()}} if late else {}
 
     def _aggregate(self, rnd: Open) -> Made:
         """A new model, or the old one with the reason why it stays."""
@@ -372,51 +297,13 @@ class Rounds:
         if found is not None:
             self.memory.write("roster", self.session.index, *found)
 
-    def _snapshot(self) -> None:
-        arrays, meta = state_of(self)
-        arrays.update({f"session.{k}": v for k, v in self.session.state_dict().items()})
-        self.memory.keep(self.memory.snapshots, self.session.index, arrays, meta)
-
-    def _resume(self) -> None:
-        """Go back to the newest snapshot; close again the round that was closed, if the journal is ahead of it."""
-        found = self.memory.snapshots.latest()
-        if found is not None:
-            index, arrays, meta = found
-            self.session.load_state_dict(part(arrays, "session."))
-            load_state(self, arrays, meta)
-            self.rows = [m["metrics"] for at, _, m in self.memory.records("tell") if at < index]
-        while (closing := self.memory.closings.at(self.session.index)) is not None:
-            self.reopen()
-            arrays, meta = closing
-            load_state(self, part(arrays, "state."), meta["state"])
-            reasons = {int(k): v for k, v in meta["reasons"].items()}
-            result = unpack_result(self.session.index, part(arrays, "result."))
-            self._told_all(result, meta["row"], reasons)
-        log.info("resumed: %d rounds are done, next is round %d", self.session.index, self.session.index + 1)
-
-    def reopen(self) -> Cohort | None:
-        """Commit again the cohort that an earlier process committed for this round; None where it did not."""
-        index = self.session.index
-        found = self.memory.asked(index)
-        if found is None:
-            return None
-        arrays, meta = found
-        total = int(meta["population"])
-        profiles, answers = self.memory.kept_ask(index)
-        return self.session.ask(
-            np.arange(total) if bool(arrays["everybody"]) else arrays["available"],
-            population=total,
-            clock=float(meta["clock"]),
-            profiles=profiles,
-            probe=lambda clients, names: answers,
-            size=int(meta["size"]),
-        )
-
     def again(self, config: ConfigRecord) -> Open | None:
         """The round that an earlier process left open, ready to be sent again."""
-        cohort = self.reopen()
+        cohort = reopen(self)
         if cohort is None:
             return None
-        self._assemble()
+        self.here.assemble(self.arrays)
+        self._news()
+        self.memory.write("again", self.session.index, {}, {"connected": len(self.clients.node)})
         log.info("round %d was left open: its cohort is asked again", self.session.index + 1)
         return self._configured(cohort, config)

@@ -11,7 +11,7 @@ from pathlib import Path
 from fedcohort import signals as catalogue
 from fedcohort.errors import check
 from fedcohort.flower.clients import IDENTITIES
-from fedcohort.flower.overselect import OverSelection
+from fedcohort.overselect import OverSelection
 from fedcohort.validate import Limits
 
 
