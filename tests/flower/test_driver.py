@@ -66,6 +66,20 @@ def test_nobody_there_at_the_start_is_an_error_after_the_waiting_time():
     assert grid.now == pytest.approx(130.0)
 
 
+def test_a_dead_node_on_the_list_does_not_cost_the_whole_wait_at_the_start():
+    """Two answer after 4 s, one never: the round begins after another 4 s, not after 100."""
+
+    class Slow(FakeClient):
+        def delay(self, message):
+            return {"0": 4.0, "1": 4.0, "2": None}[self.name] if message.metadata.message_type == wire.REGISTER else 1.0
+
+    grid = FakeGrid([Slow(str(i)) for i in range(3)])
+    strategy = make(grid, size=2, min_available=2, wait=100.0, poll=0.5)
+    start(strategy, grid, rounds=1)
+    assert strategy.history[0]["clock"] == pytest.approx(4.0 + 4.0 + 1.0)
+    assert strategy.history[0]["ok"] == 2.0
+
+
 def test_error_of_the_superlink_is_attributed_by_the_message_it_answers():
     grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
 
