@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from fedcohort.cli.progress import Bar, plain
 from fedcohort.cli.runs import pair
 from fedcohort.experiment import config as configuration
 from fedcohort.experiment import sweep as sweeping
-from fedcohort.experiment.runner import Event
 from fedcohort.experiment.store import ROOT, Store, put_aside
 
 Listed = list[str] | None
@@ -66,7 +65,7 @@ def _put(values: dict[str, Any], plural: str, listed: Any) -> None:
 
 
 def _run(sweep: sweeping.Sweep, store: Store, backend: str, workers: int, address: str | None) -> sweeping.Outcome:
-    bar = _Bar(sweep, store)
+    bar = Bar(sweep.runs(), store)
     try:
         return sweeping.run_sweep(sweep, store, backend=backend, workers=workers, address=address, on_event=bar.hear)
     except KeyboardInterrupt:
@@ -75,43 +74,6 @@ def _run(sweep: sweeping.Sweep, store: Store, backend: str, workers: int, addres
         raise typer.Exit(130) from None
     finally:
         bar.stop()
-
-
-class _Bar:
-    """Rounds of all runs that are not in the store, with the time left; a line for each run that ends."""
-
-    def __init__(self, sweep: sweeping.Sweep, store: Store) -> None:
-        todo = [c for c in sweep.runs() if store.state(c) != "finished"]
-        columns = (
-            TextColumn("{task.fields[runs]}/{task.fields[all]} runs"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TimeElapsedColumn(),
-            TextColumn("left:"),
-            TimeRemainingColumn(),
-        )
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self.progress = Progress(*columns, console=self.console)
-        total = sum(c.rounds for c in todo)
-        self.task = self.progress.add_task("", total=total, runs=0, all=len(todo))
-        self.done: dict[str, int] = {}
-        self.ended = 0
-
-    def hear(self, event: Event) -> None:
-        """News of a run."""
-        self.progress.start()
-        if event.kind in ("round", "done", "failed"):
-            self.done[event.job.id] = event.round if event.kind == "round" else event.job.rounds
-        if event.kind in ("done", "failed", "lost"):
-            self.ended += event.kind != "lost"
-            colour = {"failed": "red", "lost": "yellow"}.get(event.kind, "green")
-            self.console.print(f"[{colour}]{event.kind}[/] {event.job.id} {_plain(event.text)}")
-        self.progress.update(self.task, completed=sum(self.done.values()), runs=self.ended)
-
-    def stop(self) -> None:
-        """Give the terminal back."""
-        if self.progress.live.is_started:
-            self.progress.stop()
 
 
 def _tell(outcome: sweeping.Outcome) -> None:
@@ -124,11 +86,7 @@ def _tell(outcome: sweeping.Outcome) -> None:
     for name, error in outcome.errors.items():
         config = outcome.runs[name]
         what = f"{config.selector}, {config.method}, {config.world}, {config.task}, seed {config.seed}"
-        console.print(f"[red]failed[/] {name} ({_plain(what)}): {_plain(error)}")
+        console.print(f"[red]failed[/] {name} ({plain(what)}): {plain(error)}")
     console.print(f"sweep: {outcome.file}")
     if outcome.errors:
         raise typer.Exit(1)
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,13 +190,9 @@ def run_sweep(
     if backend not in BACKENDS:
         raise UnknownName.among("backend", backend, BACKENDS)
     store = store or Store()
-    outcome, jobs = Outcome(sweep, store), []
-    for name, config in outcome.runs.items():
-        folder = store.root / name
-        if store.state(config, folder) == "finished":
-            outcome.states[name] = "read"
-        else:
-            jobs.append(Job(name, config.plain(), str(folder.absolute()), config.rounds))
+    outcome = Outcome(sweep, store)
+    states = {name: store.state(config, store.root / name) for name, config in outcome.runs.items()}
+    outcome.states.update({name: "read" for name, state in states.items() if state == "finished"})
     outcome.save()
 
     def heard(event: Event) -> None:
@@ -208,13 +204,32 @@ def run_sweep(
         if on_event is not None:
             on_event(event)
 
+    run_all(list(outcome.runs.values()), store, heard, backend=backend, workers=workers, address=address)
+    return outcome
+
+
+def run_all(
+    configs: Sequence[RunConfig],
+    store: Store,
+    on_event: OnEvent,
+    *,
+    backend: str = "local",
+    workers: int = 0,
+    address: str | None = None,
+) -> None:
+    """Do those of the runs that the store does not have; one that fails does not stop the others."""
+    named = {identity(config): config for config in configs}
+    jobs = [
+        Job(name, config.plain(), str((store.root / name).absolute()), config.rounds)
+        for name, config in named.items()
+        if store.state(config, store.root / name) != "finished"
+    ]
     if backend == "ray" and jobs:
         from fedcohort.experiment.ray_backend import run_ray
 
-        run_ray(jobs, heard, address)
+        run_ray(jobs, on_event, address)
     elif jobs:
-        run_local(jobs, heard, workers)
-    return outcome
+        run_local(jobs, on_event, workers)
 
 
 def read_file(path: Path) -> tuple[list[str], str]:

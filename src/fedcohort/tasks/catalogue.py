@@ -23,7 +23,7 @@ from fedcohort.types import Plan
 
 PLAN_OPTIONS = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "optimiser", "objective", "prox")
 _WHOLE = ("epochs", "batch_size")
-DATA_OPTIONS = ("validation", "unlabelled", "test", "recut", "split", "normal", "seed", "root")
+DATA_OPTIONS = ("validation", "unlabelled", "unused", "test", "recut", "split", "normal", "seed", "root")
 
 
 @dataclass(frozen=True)

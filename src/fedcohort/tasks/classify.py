@@ -36,7 +36,8 @@ class ClassificationSpec:
     """A classification task of the catalogue, or of your own.
 
     The test set is never used for choosing anything. `validation` and `unlabelled` are shares of the training data
-    that stay at the server; what is left is the pool that a world hands out.
+    that stay at the server; of what is left, a share `unused` is put away (for smaller experiments), and the rest is
+    the pool that a world hands out.
     """
 
     name: str
@@ -45,6 +46,7 @@ class ClassificationSpec:
     default: Plan = field(default_factory=Plan)
     validation: float = 0.1
     unlabelled: float = 0.0
+    unused: float = 0.0
     test: float = 0.2  # cut from the data only where the dataset has no test set of its own
     recut: bool = False  # cut a new test set although the dataset has one
     split: str = "class"  # how to cut: "class", "owner" (whole owners) or "within" (a share of every owner)
@@ -54,7 +56,7 @@ class ClassificationSpec:
     about: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("validation", "unlabelled", "test"):
+        for name in ("validation", "unlabelled", "unused", "test"):
             share = getattr(self, name)
             check(_number(share), f"{name} = {share!r}", "a share is a number", "choose e.g. 0.1")
             check(0.0 <= share < 1.0, f"{name} = {share}", "a share lies in [0, 1)", "choose e.g. 0.1")
@@ -79,7 +81,7 @@ class ClassificationSpec:
     @cached_property
     def parts(self) -> Split:
         """Which training rows are the pool, which stay at the server."""
-        return server_split(self.data, self.validation, self.unlabelled, self.split, self.seed)
+        return server_split(self.data, self.validation, self.unlabelled, self.split, self.seed, self.unused)
 
     @property
     def classes(self) -> int:

@@ -57,15 +57,18 @@ def _merged(data: Dataset) -> Dataset:
     return replace(data, x=x, y=y, x_test=x[:0], y_test=y[:0], client=owner, client_test=None, activity=None)
 
 
-def server_split(data: Dataset, validation: float, unlabelled: float, by: str, seed: int) -> Split:
-    """Cut the server's shares out of the training data."""
+def server_split(data: Dataset, validation: float, unlabelled: float, by: str, seed: int, unused: float = 0.0) -> Split:
+    """Cut the server's shares out of the training data; a share of what is left is used by nobody."""
     rows = np.arange(len(data.y))
     taken = cut(data.y, data.client, validation, by, generator(seed, "split-validation"))
     left = rows[~taken]
     share = min(unlabelled / max(1.0 - validation, 1e-9), 1.0)
     owner = None if data.client is None else data.client[left]
     bare = cut(data.y[left], owner, share, by, generator(seed, "split-unlabelled"))
-    return Split(left[~bare], rows[taken], left[bare])
+    pool = left[~bare]
+    owner = None if data.client is None else data.client[pool]
+    idle = cut(data.y[pool], owner, unused, by, generator(seed, "split-unused"))
+    return Split(pool[~idle], rows[taken], left[bare])
 
 
 def cut(labels: Index, owner: Index | None, share: float, by: str, rng: np.random.Generator) -> Mask:
