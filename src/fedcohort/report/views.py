@@ -1,0 +1,216 @@
+"""What a page shows of a run, as JSON-able values. Read-only, cheap, and safe while the run is still going.
+
+====================  ==============================================================================================
+summary(folder)       id, configuration, state, rounds done and to do, newest accuracy and clock
+curves(folder)        accuracy, loss and so on per round; thinned, or only what came since a round
+cohort_map(folder)    who was asked in which round with what outcome, and clients in several orders
+client(folder, slot)  when it was asked, what became of it, and the parts of the score it was chosen by
+====================  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcohort.errors import FedcohortError, check
+from fedcohort.report.glance import Glance, Seen, state
+from fedcohort.report.traits import order, traits_of
+from fedcohort.types import Outcome
+
+OUTCOMES = (*(o.name for o in Outcome), "not back yet")
+WAITING = len(Outcome)  # asked, and the round is still open
+POINTS = 2000  # of a curve
+ROWS = 2000  # clients of a cohort map
+VISITS = 500  # rounds of one client
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """One line about a run. A damaged one is told about, not raised."""
+    out: dict[str, Any] = {"id": folder.name, "config": {}, "state": state(folder), "rounds": 0, "total": None}
+    out |= {"accuracy": None, "clock": None, "round_of_accuracy": None, "error": None}
+    try:
+        with Glance(folder) as seen:
+            out["config"] = _config(seen.header())
+            out["total"] = out["config"].get("rounds")
+            out |= _newest(seen.newest(), int(out["config"].get("evaluate_every", 1)))
+    except FedcohortError as error:
+        if not folder.is_dir():
+            raise
+        out |= {"state": "damaged", "error": str(error)}
+    return out
+
+
+def curves(
+    folder: Path, since: int = 0, limit: int = POINTS, columns: Sequence[str] = ("accuracy", "loss", "score")
+) -> dict[str, Any]:
+    """Per-round numbers from round `since` on, at most about `limit` rounds, spikes of the accuracy kept.
+
+    `next` is what to pass as `since` the next time.
+    """
+    check(limit >= 4, f"limit = {limit}", "a curve needs a few points", "use 4 or more")
+    with Glance(folder) as seen:
+        rows = [(r.round, r.meta.get("metrics") or {}) for r in seen.since(since) if r.kind == "tell"]
+    index = np.array([at for at, _ in rows], np.int64)
+    column = {n: np.array([_float(m.get(n)) for _, m in rows]) for n in ("clock", "seconds", "asked", *columns)}
+    outcomes = {o.name.lower(): np.array([_float(m.get(o.name.lower(), 0)) for _, m in rows]) for o in Outcome}
+    keep = thin(column.get("accuracy", column["clock"]), limit)
+    shown = {name: plain(values[keep]) for name, values in {**column, **outcomes}.items()}
+    return {"round": index[keep].tolist(), **shown, "next": int(index[-1]) + 1 if index.size else since}
+
+
+def cohort_map(folder: Path, since: int = 0, rows: int = ROWS) -> dict[str, Any]:
+    """Who was asked when. `asked[i]` are rows of `clients` in round `since + i`, `outcomes[i]` one digit for each.
+
+    Of more clients than `rows` those asked most often are shown. `orders` lists rows from top to bottom.
+    """
+    asked: dict[int, NDArray[np.int64]] = {}
+    outcome: dict[int, NDArray[np.int64]] = {}
+    population = 0
+    with Glance(folder) as seen:
+        config = _config(seen.header())
+        for record in seen.since(since):
+            asked[record.round] = record.arrays["clients"]
+            if record.kind == "ask":
+                population = max(population, int(record.meta["population"]))
+                outcome[record.round] = np.full(record.arrays["clients"].size, WAITING)
+            else:
+                outcome[record.round] = record.arrays["outcome"].astype(np.int64)
+    counts = np.zeros(population, np.int64)
+    for cohort in asked.values():
+        np.add.at(counts, cohort, 1)
+    slots = np.sort(order(-counts)[:rows])
+    place = np.full(population, -1, np.int64)
+    place[slots] = np.arange(slots.size)
+    kept = {t: place[c] >= 0 for t, c in asked.items()}
+    traits, note = traits_of(config, population)
+    own = {"asked": -counts[slots], **{n: v[slots] for n, v in traits.items()}}
+    return {
+        "first": since,
+        "rounds": len(asked),
+        "population": population,
+        "clients": slots.tolist(),
+        "asked": [place[c][kept[t]].tolist() for t, c in asked.items()],
+        "outcomes": ["".join(map(str, outcome[t][kept[t]])) for t in asked],
+        "legend": list(OUTCOMES),
+        "orders": {"slot": list(range(slots.size)), **{n: order(v).tolist() for n, v in own.items()}},
+        "traits": {"asked": counts[slots].tolist(), **{n: plain(v[slots]) for n, v in traits.items()}},
+        "note": note,
+        "next": max(asked) + 1 if asked else since,
+    }
+
+
+def client(folder: Path, slot: int, limit: int = VISITS) -> dict[str, Any]:
+    """When a client was asked, what became of it, and why it was chosen: its score parts beside the cohort's mean."""
+    visits: dict[int, dict[str, Any]] = {}
+    population = there = 0
+    with Glance(folder) as seen:
+        config = _config(seen.header())
+        for record in seen.since():
+            if record.kind == "ask":
+                population = max(population, int(record.meta["population"]))
+                there += bool(record.arrays["everybody"]) or bool(np.isin(slot, record.arrays["available"]))
+            at = np.flatnonzero(record.arrays["clients"] == slot)
+            if at.size:
+                visits.setdefault(record.round, {"round": record.round}).update(visit(record, int(at[0])))
+    check(0 <= slot < population, f"client {slot}", f"there are {population} clients", "name a slot from 0")
+    traits, _ = traits_of(config, population)
+    newest = [visits[t] for t in sorted(visits)][-limit:]
+    return {
+        "slot": slot,
+        "traits": {n: plain(v[slot : slot + 1])[0] for n, v in traits.items()},
+        "asked": len(visits),
+        "available": there,
+        "parts": list(dict.fromkeys(name for v in newest for name in v["why"])),
+        "visits": newest,
+    }
+
+
+def visit(record: Seen, row: int) -> dict[str, Any]:
+    """What one record says about the client in this row of it."""
+    arrays = record.arrays
+    if record.kind == "tell":
+        reason = (record.meta.get("reasons") or {}).get(str(int(arrays["clients"][row])))
+        done = OUTCOMES[int(arrays["outcome"][row])]
+        return {"outcome": done, "seconds": plain(arrays["duration"][row : row + 1])[0], "reason": reason}
+    why = {name: _part(column, row) for name, column in score_parts(arrays).items()}
+    return {
+        "clock": record.meta.get("clock"),
+        "why": why,
+        "outcome": OUTCOMES[WAITING],
+        "seconds": None,
+        "reason": None,
+    }
+
+
+def score_parts(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
+    """The parts of the score of those asked: whatever the selector told, and the inclusion probability if known."""
+    found = {k.removeprefix("why."): v for k, v in arrays.items() if k.startswith("why.") and v.ndim == 1}
+    if "inclusion" in arrays:
+        found.setdefault("inclusion", arrays["inclusion"])
+    return {name: np.asarray(column, np.float64) for name, column in found.items()}
+
+
+def thin(values: NDArray[np.float64], limit: int) -> NDArray[np.int64]:
+    """Positions to keep: all, or the first, the last, and the lowest and highest of each of limit / 2 stretches."""
+    n = values.size
+    if n <= limit:
+        return np.arange(n)
+    keep = {0, n - 1}
+    edges = np.linspace(0, n, limit // 2).astype(np.int64)
+    for low, high in itertools.pairwise(edges):
+        part = values[low:high]
+        if np.isfinite(part).any():
+            keep |= {int(low + np.nanargmin(part)), int(low + np.nanargmax(part))}
+        else:
+            keep.add(int(low))
+    return np.array(sorted(keep), np.int64)
+
+
+def plain(values: ArrayLike, digits: int = 6) -> list[float | None]:
+    """Numbers for JSON, to so many significant digits; None where there is none."""
+    return [float(f"{v:.{digits}g}") if math.isfinite(v) else None for v in np.asarray(values, np.float64).tolist()]
+
+
+def _newest(records: Iterator[Seen], every: int) -> dict[str, Any]:
+    """Rounds done and newest measured accuracy; looks back no further than an evaluation can be."""
+    out: dict[str, Any] = {}
+    for seen in records:
+        if seen.kind != "tell":
+            continue
+        metrics = seen.meta.get("metrics") or {}
+        if not out:
+            out = {"rounds": seen.round + 1, "clock": metrics.get("clock")}
+        if "accuracy" in metrics:
+            return out | {"accuracy": metrics["accuracy"], "round_of_accuracy": seen.round}
+        if seen.round < out["rounds"] - every:
+            break
+    return out
+
+
+def _config(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a run; a deployment's header has its keys at the top."""
+    found = header.get("config")
+    return dict(found) if isinstance(found, Mapping) else {k: v for k, v in header.items() if k != "version"}
+
+
+def _float(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _part(column: NDArray[np.float64], row: int) -> dict[str, Any]:
+    """A part of the score: of this client, the mean of its cohort, and how many of the cohort have more."""
+    known = column[np.isfinite(column)]
+    value = column[row]
+    return {
+        "value": plain([value])[0],
+        "mean": plain([known.mean()])[0] if known.size else None,
+        "above": int((known > value).sum()) if math.isfinite(value) else None,
+        "of": int(column.size),
+    }
