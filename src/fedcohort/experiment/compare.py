@@ -92,8 +92,8 @@ class Comparison:
         return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
 
-def folders(paths: Sequence[Path], store: Store | None = None) -> tuple[list[Path], list[str]]:
-    """Finished run folders named by run folders, folders of runs, sweep files (.toml, or .json in STORE/sweeps/)."""
+def named(paths: Sequence[Path], store: Store | None = None) -> list[Path]:
+    """Run folders, begun or not: of run folders, folders of runs, sweep files (.toml, or .json in STORE/sweeps/)."""
     found: list[Path] = []
     for path in paths:
         if path.suffix == ".toml":
@@ -103,13 +103,26 @@ def folders(paths: Sequence[Path], store: Store | None = None) -> tuple[list[Pat
             found += [path.parent.parent / name for name in read_file(path)[0]]
         else:
             found += find([path])
-    unique = list(dict.fromkeys(p.resolve() for p in found))
+    return list(dict.fromkeys(p.resolve() for p in found))
+
+
+def folders(paths: Sequence[Path], store: Store | None = None) -> tuple[list[Path], list[str]]:
+    """The finished ones of :func:`named`, and a note about the others."""
+    unique = named(paths, store)
     done = [p for p in unique if (p / "metrics.jsonl").exists()]
     missing = len(unique) - len(done)
     notes = [f"{missing} of {len(unique)} runs are not finished and left out"] if missing else []
     if not done:
         raise StoreError(f"{len(unique)} runs", "none of them is finished", "run or resume them first")
     return done, notes
+
+
+def setting_names(configs: Sequence[RunConfig], by: str = "selector") -> list[str]:
+    """The name of the setting that each of these runs belongs to; equal names mean equal settings."""
+    keys = [_setting_key(c, by) for c in configs]
+    first = dict(zip(reversed(keys), reversed(configs), strict=True))
+    names = dict(zip(first, _names(list(first.values()), by), strict=True))
+    return [names[key] for key in keys]
 
 
 def compare(
@@ -151,7 +164,7 @@ def compare_subjects(
         goal = _set_target(group, chosen, base, by, target)
         reference = even.get(_setting_key(group[0].config, by, "world"))
         settings.append(_setting(group, chosen, base, by, goal, reference))
-    names = _names([g[0].config for g in groups.values()])
+    names = _names([g[0].config for g in groups.values()], by)
     settings = sorted((_renamed(s, n) for s, n in zip(settings, names, strict=True)), key=lambda s: s.name)
     ranks, more = _ranks(settings, entries, chosen.better)
     said = (*notes, *more)
@@ -202,13 +215,14 @@ def _setting_key(config: RunConfig, by: str, *but: str) -> str:
     return json.dumps(plain, sort_keys=True)
 
 
-def _names(configs: list[RunConfig]) -> list[str]:
+def _names(configs: list[RunConfig], by: str) -> list[str]:
     """World and task of each setting, and whatever else differs between settings."""
-    plain = [{k: v for k, v in c.plain().items() if k not in ("selector", "seed", "workers")} for c in configs]
+    plain = [{k: v for k, v in c.plain().items() if k not in (by, "seed", "workers")} for c in configs]
     keys = dict.fromkeys(k for p in plain for k in p)
     differ = [k for k in keys if len({json.dumps(p.get(k)) for p in plain}) > 1 and k not in ("world", "task")]
+    short = ("method", "selector")
     return [
-        ", ".join([p["world"], p["task"], *(str(p[k]) if k == "method" else f"{k} {p.get(k)}" for k in differ)])
+        ", ".join([p["world"], p["task"], *(str(p[k]) if k in short else f"{k} {p.get(k)}" for k in differ)])
         for p in plain
     ]
 
