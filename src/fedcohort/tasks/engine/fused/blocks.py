@@ -1,6 +1,6 @@
 """Micro-kernels put together for any number of rows and taps, compiled once and called by address.
 
-Numba links what a function calls into it and optimises it again, at every level. These two hold most of the code, so
+Numba links what a function calls into it and optimises it again, at every level. These hold most of the code, so
 they are C functions of their own: compiling the engine takes seconds instead of a minute.
 """
 
@@ -10,35 +10,13 @@ from typing import Any
 
 from numba import types
 
-from .compile import c_function
-from .vectors import (
-    LANES,
-    dots11,
-    dots12,
-    dots13,
-    dots14,
-    dots15,
-    dots21,
-    dots22,
-    dots23,
-    dots24,
-    dots25,
-    dots31,
-    dots32,
-    dots33,
-    dots34,
-    dots41,
-    dots42,
-    dots43,
-    panel1,
-    panel2,
-    panel3,
-    panel4,
-)
+from .compile import c_function, kernel
+from .vectors import LANES, panel1, panel2, panel3, panel4
+from .winners import gather, spread
 
 _P, _N = types.CPointer(types.float32), types.intp
 _PANELS = types.void(_N, _P, _N, _N, _P, *[_N] * 5, _P, *[_N] * 7, _P, *[_N] * 4)
-_DOTS = types.void(_N, _N, _P, _N, _N, _P, _N, _N, _N, _P, _N, _N, types.CPointer(types.int64), _N, _N)
+_TAPS = types.void(_N, _N, _P, _N, _P, _N, _N, types.CPointer(types.int64), _P, _N, _N)
 
 
 @c_function(_PANELS)
@@ -67,50 +45,50 @@ def panels(
             r += 1
 
 
-@c_function(_DOTS)
-def dot_rows(
-    rows: int, taps: int, g: Any, go: int, gr: int, d: Any, do: int, dr: int, dl: int,
-    b: Any, bo: int, bl: int, shift: Any, lines: int, n: int,
-) -> None:  # fmt: skip
-    """Lane-wise dot products of `rows` (at most 4) gradient rows with the input under all taps, summed over lines."""
-    most = 3 if rows == 4 else (4 if rows == 3 else 5)
-    t = 0
-    while t < taps:
-        groups = (taps - t + most - 1) // most
-        wide = (taps - t + groups - 1) // groups
-        gq = go + t * LANES
-        if rows == 4 and wide == 3:
-            dots43(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 4 and wide == 2:
-            dots42(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 4 and wide == 1:
-            dots41(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 3 and wide == 4:
-            dots34(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 3 and wide == 3:
-            dots33(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 3 and wide == 2:
-            dots32(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 3 and wide == 1:
-            dots31(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 2 and wide == 5:
-            dots25(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 2 and wide == 4:
-            dots24(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 2 and wide == 3:
-            dots23(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 2 and wide == 2:
-            dots22(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 2 and wide == 1:
-            dots21(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 1 and wide == 5:
-            dots15(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 1 and wide == 4:
-            dots14(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 1 and wide == 3:
-            dots13(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        elif rows == 1 and wide == 2:
-            dots12(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        else:
-            dots11(g, gq, gr, d, do, dr, dl, b, bo, bl, shift, t, lines, n)
-        t += wide
+@kernel
+def shape_of(vectors: int, k: int) -> tuple[int, int]:
+    """Vectors and rows of the next walk, where so many are left."""
+    parts = (vectors + 11) // 12
+    wide = (vectors + parts - 1) // parts
+    if wide > 6:
+        return wide // 2 * 2, 1
+    most = 5 if wide <= 2 else (3 if wide <= 4 else 2)
+    return wide, 3 if k == 4 and most == 5 else min(k, most)
+
+
+@c_function(_TAPS)
+def gather_taps(
+    k: int, vectors: int, g: Any, go: int, x: Any, xo: int, line: int, place: Any, value: Any, lo: int, count: int
+) -> None:
+    """Weight gradient of one output channel, k rows of `vectors` vectors, added to by one list of places."""
+    v = 0
+    while v < vectors:
+        y, wide = 0, 0
+        while y < k:
+            wide, rows = shape_of(vectors - v, k - y)
+            groups = (k - y) // rows
+            at = go + y * vectors * LANES + v * LANES
+            gather(
+                rows, wide, g, at, vectors * LANES, x, xo + y * line + v * LANES, line, groups, place, value, lo, count
+            )  # fmt: skip
+            y += groups * rows
+        v += wide
+
+
+@c_function(_TAPS)
+def spread_taps(
+    k: int, vectors: int, w: Any, wo: int, x: Any, xo: int, line: int, place: Any, value: Any, lo: int, count: int
+) -> None:
+    """Input gradient, added to by one output channel's weights at every place of a list."""
+    v = 0
+    while v < vectors:
+        y, wide = 0, 0
+        while y < k:
+            wide, rows = shape_of(vectors - v, k - y)
+            groups = (k - y) // rows
+            at = wo + y * vectors * LANES + v * LANES
+            spread(
+                rows, wide, w, at, vectors * LANES, x, xo + y * line + v * LANES, line, groups, place, value, lo, count
+            )  # fmt: skip
+            y += groups * rows
+        v += wide

@@ -8,18 +8,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from .backward import backward, clear_gradients, order_taps
 from .compile import entry, kernel
-from .kernels import (
-    Bytes,
-    Floats,
-    Table,
-    backward,
-    clear_borders,
-    clear_gradients,
-    forward,
-    sum_lanes,
-    take,
-)
+from .kernels import Bytes, Floats, Table, clear_borders, forward, take
 from .layout import ACT, BLOCK, CI
 from .loss import by_logits, measure
 from .vectors import LANES
@@ -71,8 +62,8 @@ def gradient(
         q = frozen[b:e] if given else frozen
         measure(last, ws, label[b:e], o, q, given, hard[b:e], loss[b:e], hit[b:e], e - b, s)
         by_logits(last, ws, label[b:e], o, q, given, scale[b:e], e - b, s)
-        backward(table, ws, winners, w, g, zero, b > 0, s)
-    sum_lanes(table, ws, g)
+        backward(table, ws, winners, w, g, x, rows[b:e], zero, b > 0, s)
+    order_taps(table, ws, g)
 
 
 @entry(types.void(*_SPACE, _FS, _XS, _IS, _IS, _D, _F, _F, _F))

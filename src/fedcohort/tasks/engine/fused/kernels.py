@@ -1,4 +1,4 @@
-"""Layers: forward and backward passes of one block of samples. Samples are innermost everywhere.
+"""Layers: the forward pass of one block of samples. Samples are innermost everywhere.
 
 With S samples a row of an activation is one run of (x, sample) floats, and the tap kx of a convolution is the same
 run S * kx floats further on. So a convolution is a sum of shifted runs, whatever S is, and needs no gather, no
@@ -17,12 +17,8 @@ from .layout import (
     CI,
     CO,
     CONV,
-    DCONV,
-    DOTS,
-    GRAD,
     HI,
     KERNEL,
-    LANED,
     OH,
     OW,
     PAD,
@@ -35,19 +31,15 @@ from .layout import (
     WI,
     WINNER,
 )
-from .samples import lane_sum, pool, turn8, unpool
-from .vectors import (
-    LANES,
-    call_dots,
-    call_panels,
-)
+from .samples import pool, turn8
+from .vectors import LANES, call_panels
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.int8]
 Index = NDArray[np.int64]
 Table = Index
 
-_HOT = 6144  # floats of input that one reduction block may touch: 24 of the 32 KiB of a small first-level cache
+HOT = 6144  # floats of input that one reduction block may touch: 24 of the 32 KiB of a small first-level cache
 
 _SPAN = 64  # columns of a transposition that stay in the first-level cache while all rows pass
 
@@ -68,49 +60,9 @@ def fill(a: Floats, start: int, stop: int) -> None:
 
 
 @kernel
-def total(a: Floats) -> np.float32:
-    """Sum, in as many lanes as the machine has."""
-    out = np.float32(0.0)
-    for j in range(a.size):
-        out += a[j]
-    return out
-
-
-@kernel
-def total_won(a: Floats, winners: Bytes) -> np.float32:
-    """Sum of what some position of a pool's window receives, which is all but what the ReLU cut."""
-    out = np.float32(0.0)
-    for j in range(a.size):
-        out += a[j] if winners[j] >= 0 else np.float32(0.0)
-    return out
-
-
-@kernel
 def padded(length: int) -> int:
     """Room for a run, rounded up to whole vectors."""
     return (length + LANES - 1) // LANES * LANES
-
-
-@kernel
-def pitch(columns: int, s: int) -> int:
-    """From one gradient row to the next: a column of zeros, the row, a column of zeros."""
-    distance: int = padded(s) + padded((columns + 1) * s)
-    return distance
-
-
-@kernel
-def shifts(channels: int, k: int, plane: int, line: int, s: int) -> Index:
-    """Where the input of each tap (channel, ky, kx) starts, seen from that of the first."""
-    out = np.empty(channels * k * k, np.int64)
-    for t in range(out.size):
-        out[t] = t // (k * k) * plane + t // k % k * line + t % k * s
-    return out
-
-
-@kernel
-def rows_at_once(left: int) -> int:
-    """How many of `left` gradient rows to take next: fours and threes, a two or a one only where nothing else is."""
-    return 3 if left == 3 or left == 5 or left == 6 or left == 9 else min(left, 4)
 
 
 @kernel
@@ -121,7 +73,7 @@ def conv_forward(row: Table, after: Table, ws: Floats, winners: Bytes, w: Floats
     plane = (row[HI] + 2 * row[PAD]) * line
     run = ow * s
     lp = padded(run)
-    block = parts(ci, max(_HOT // (k * (k * s + 2 * LANES)), 1))
+    block = parts(ci, max(HOT // (k * (k * s + 2 * LANES)), 1))
     border = after[PAD]
     out_line = (ow // size + 2 * border) * s
     out_plane = (row[OH] // size + 2 * border) * out_line
@@ -146,92 +98,10 @@ def conv_forward(row: Table, after: Table, ws: Floats, winners: Bytes, w: Floats
 
 
 @kernel
-def conv_weights(row: Table, after: Table, first: bool, ws: Floats, winners: Bytes, g: Floats, s: int) -> None:
-    """Spread the gradient over the pool's winners, row by row; add up weight (per lane) and bias gradients.
-
-    The rows stay for :func:`conv_input`, except in the first stage, which re-uses the room of one pool row.
-    """
-    k, ci, co, size, ow = row[KERNEL], row[CI], row[CO], row[POOL], row[OW]
-    line = (row[WI] + 2 * row[PAD]) * s
-    plane = (row[HI] + 2 * row[PAD]) * line
-    run = ow * s
-    lp, edge = pitch(ow, s), padded(s)
-    pw, ph = ow // size, row[OH] // size
-    shift = shifts(ci, k, plane, line, s)
-    for o in range(co):
-        up, won = after[GRAD] + o * ph * pw * s, row[WINNER] + o * ph * pw * s
-        g[row[BIAS] + o] += total_won(ws[up : up + ph * pw * s], winners[won : won + ph * pw * s])
-    for py in range(ph):
-        base = row[DCONV] + edge + (0 if first else py * size * co * lp)
-        for o in range(co):
-            at = (o * ph + py) * pw * s
-            for px in range(pw):
-                unpool(
-                    ws, base + o * lp + px * size * s, co * lp, size, s,
-                    ws, after[GRAD] + at + px * s, winners, row[WINNER] + at + px * s,
-                )  # fmt: skip
-            for dy in range(size):
-                start = base + (dy * co + o) * lp
-                fill(ws, start - edge, start)
-                fill(ws, start + run, start + lp - edge)
-        o = 0
-        while o < co:
-            rows = rows_at_once(co - o)
-            call_dots(
-                row[DOTS],
-                rows, shift.size, ws, row[LANED] + o * shift.size * LANES, shift.size * LANES,
-                ws, base + o * lp, lp, co * lp, ws, row[ACT] + py * size * line, line, shift,
-                size, padded(run) // LANES,
-            )  # fmt: skip
-            o += rows
-
-
-@kernel
-def conv_input(row: Table, ws: Floats, w: Floats, zero: Floats, s: int) -> None:
-    """Gradient by the input: a convolution of the gradient rows with flipped taps.
-
-    Taps that would read outside the rows are left out, instead of reading a border of zeros: columns with the same
-    valid taps form one run. Only two neighbours that would each be alone go together, and read one column of zeros.
-    """
-    k, ci, co, ow, oh, wide, pad = row[KERNEL], row[CI], row[CO], row[OW], row[OH], row[WI], row[PAD]
-    lp = pitch(ow, s)
-    block = parts(co, max(_HOT // (k * (k * s + 2 * LANES)), 1))
-    for y in range(row[HI]):
-        ky = max(0, y + pad - oh + 1)
-        ny = min(k - 1, y + pad) - ky + 1
-        for o in range(0, co, block):
-            x = 0
-            while x < wide:
-                end = same_taps(x, wide, ow, pad, k)
-                if end == x + 1 and end < wide and same_taps(end, wide, ow, pad, k) == end + 1:
-                    end += 1
-                kx = max(0, x + pad - ow + 1)
-                nx = min(k - 1, end - 1 + pad) - kx + 1
-                call_panels(
-                    row[PANELS],
-                    ci, ws, row[GRAD] + (y * wide + x) * s, row[HI] * wide * s,
-                    w, row[WEIGHT] + o * ci * k * k + ky * k + kx, k * k, ci * k * k, k, 1,
-                    ws, row[DCONV] + padded(s) + ((y + pad - ky) * co + o) * lp + (x + pad - kx) * s, lp, -co * lp, -s,
-                    min(block, co - o), max(ny, 0), max(nx, 0), zero, 0, 0, int(o > 0), (end - x) * s,
-                )  # fmt: skip
-                x = end
-
-
-@kernel
-def same_taps(x: int, wide: int, ow: int, pad: int, k: int) -> int:
-    """The column behind the last one that meets the same taps as column x."""
-    low, high = max(0, x + pad - ow + 1), min(k - 1, x + pad)
-    end = x + 1
-    while end < wide and max(0, end + pad - ow + 1) == low and min(k - 1, end + pad) == high:
-        end += 1
-    return end
-
-
-@kernel
 def linear_forward(row: Table, after: Table, ws: Floats, w: Floats, s: int) -> None:
     """Fully connected layer and ReLU."""
     ci, co = row[CI], row[CO]
-    block = parts(ci, max(_HOT // s, 1))
+    block = parts(ci, max(HOT // s, 1))
     for f in range(0, ci, block):
         call_panels(
             row[PANELS],
@@ -242,38 +112,6 @@ def linear_forward(row: Table, after: Table, ws: Floats, w: Floats, s: int) -> N
         out = ws[after[ACT] : after[ACT] + co * s]
         for j in range(out.size):
             out[j] = np.float32(0.0) if out[j] <= np.float32(0.0) else out[j]
-
-
-@kernel
-def linear_backward(
-    row: Table, after: Table, first: bool, ws: Floats, w: Floats, g: Floats, zero: Floats, add: bool, s: int
-) -> None:
-    """Gradients of a fully connected layer; the ReLU's mask is where the output is not positive."""
-    ci, co, up = row[CI], row[CO], after[GRAD]
-    if row[RELU]:
-        down, out = ws[up : up + co * s], ws[after[ACT] : after[ACT] + co * s]
-        for j in range(out.size):
-            down[j] = np.float32(0.0) if out[j] <= np.float32(0.0) else down[j]
-    for o in range(co):
-        g[row[BIAS] + o] += total(ws[up + o * s : up + (o + 1) * s])
-    if not first:
-        turn(ws, row[ACT] + np.arange(ci) * s, ci, 0, s, ws, row[TURNED], ci)
-    block = max(_HOT // s // LANES, 1) * LANES
-    for f in range(0, ci, block):
-        call_panels(
-            row[PANELS],
-            co, g, row[WEIGHT] + f, ci, ws, up, s, 0, 0, 1,
-            ws, row[TURNED] + f, 0, 0, ci, 1, 1, s, zero, 0, 0, int(add), min(block, ci - f),
-        )  # fmt: skip
-    if first:
-        return
-    block = parts(co, max(_HOT // s, 1))
-    for o in range(0, co, block):
-        call_panels(
-            row[PANELS],
-            ci, ws, row[GRAD], s, w, row[WEIGHT] + o * ci, 1, 0, 0, ci,
-            ws, up + o * s, 0, 0, s, 1, 1, min(block, co - o), zero, 0, 0, int(o > 0), s,
-        )  # fmt: skip
 
 
 @kernel
@@ -336,34 +174,3 @@ def forward(table: Table, ws: Floats, winners: Bytes, w: Floats, s: int) -> None
             conv_forward(table[i], table[i + 1], ws, winners, w, s)
         else:
             linear_forward(table[i], table[i + 1], ws, w, s)
-
-
-@kernel
-def backward(table: Table, ws: Floats, winners: Bytes, w: Floats, g: Floats, zero: Floats, add: bool, s: int) -> None:
-    """From the gradient by the logits to g, which is added to if `add`; lanes of convolutions are not yet summed."""
-    for i in range(table.shape[0] - 2, -1, -1):
-        if table[i, CONV]:
-            conv_weights(table[i], table[i + 1], i == 0, ws, winners, g, s)
-            if i > 0:
-                conv_input(table[i], ws, w, zero, s)
-        else:
-            linear_backward(table[i], table[i + 1], i == 0, ws, w, g, zero, add, s)
-
-
-@kernel
-def clear_gradients(table: Table, ws: Floats, g: Floats) -> None:
-    """Zero the biases of g and the lanes; linear weights are overwritten by the first block."""
-    for i in range(table.shape[0] - 1):
-        fill(g, table[i, BIAS], table[i, BIAS] + table[i, CO])
-        if table[i, CONV]:
-            size = table[i, CO] * table[i, CI] * table[i, KERNEL] ** 2 * LANES
-            fill(ws, table[i, LANED], table[i, LANED] + size)
-
-
-@kernel
-def sum_lanes(table: Table, ws: Floats, g: Floats) -> None:
-    """Convolution gradients: the sum of their lanes."""
-    for i in range(table.shape[0] - 1):
-        if table[i, CONV]:
-            for j in range(table[i, CO] * table[i, CI] * table[i, KERNEL] ** 2):
-                g[table[i, WEIGHT] + j] = lane_sum(ws, table[i, LANED] + j * LANES)

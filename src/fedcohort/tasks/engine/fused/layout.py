@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from fedcohort.errors import TrainingError
 from fedcohort.tasks.models import Conv, Flatten, Layer, Linear, MaxPool, Network, ReLU
 
-from .blocks import dot_rows, panels
+from .blocks import gather_taps, panels, spread_taps
 from .vectors import LANES
 
 BLOCK = 64  # samples that travel through the network together; larger batches are cut into such blocks
+
+GROUP = 8  # samples whose pixels are turned at a time
 
 _LINE = 16  # floats of a cache line
 
@@ -38,16 +40,20 @@ _LINE = 16  # floats of a cache line
     WEIGHT,  # offset of the weight in the parameters
     BIAS,  # offset of the bias
     ACT,  # workspace: input of this stage
-    GRAD,  # workspace: gradient by that input
+    GRAD,  # workspace: gradient by that input, [sample][y][x][channel] with borders or [sample][feature]
     ROWS,  # workspace: rows of the convolution before the pool
-    DCONV,  # workspace: gradient by the convolution's output
-    LANED,  # workspace: weight gradient, one entry per vector lane
+    SPACED,  # channels of one pixel in the layout of the backward pass, [sample][y][x][channel]
+    VECTORS,  # vectors of one row of taps in that layout
+    TAPS,  # workspace: weight gradient as [output][ky][kx][channel]
+    SPREAD,  # workspace: weights in the same order
+    PIXELS,  # workspace: input of a few samples as [sample][y][x][channel]
     TURNED,  # workspace: input of a linear stage as [sample][feature]
     WINNER,  # byte workspace: positions of the pool's maxima
     PANELS,  # address of the compiled `panels`
-    DOTS,  # address of the compiled `dot_rows`
+    GATHER,  # address of the compiled `gather_taps`
+    SCATTER,  # address of the compiled `spread_taps`
     COLUMNS,
-) = range(23)
+) = range(27)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +129,31 @@ def layout_of(network: Network) -> Layout:
 def _place(table: NDArray[np.int64], block: int) -> Layout:
     """Give every buffer its place. Scratch that lives within one stage is shared."""
     floats = bytes_ = 0
-    rows = dconv = turned = 0
+    rows = pixels = turned = 0
     for i, row in enumerate(table):
         border = 2 * row[PAD]
-        row[ACT], floats = floats, floats + _room(row[CI] * (row[HI] + border) * (row[WI] + border) * block)
+        plane = (row[HI] + border) * (row[WI] + border)
+        row[ACT], floats = floats, floats + _room(row[CI] * plane * block)
+        row[SPACED] = row[CI] if i == 0 else -(-row[CI] // LANES) * LANES
         if i > 0:
-            row[GRAD], floats = floats, floats + _room(row[CI] * row[HI] * row[WI] * block)
+            room = plane * row[SPACED] if row[CONV] else row[CI]
+            row[GRAD], floats = floats, floats + _room(room * block)
         if row[CONV]:
-            row[LANED], floats = floats, floats + _room(row[CO] * row[CI] * row[KERNEL] ** 2 * LANES)
+            row[VECTORS] = -(-row[KERNEL] * row[SPACED] // LANES)
+            taps = row[CO] * row[KERNEL] * row[VECTORS] * LANES
+            row[TAPS], floats = floats, floats + _room(taps)
+            row[SPREAD], floats = floats, floats + (_room(taps) if i > 0 else 0)
             row[WINNER], bytes_ = bytes_, bytes_ + _room(row[CO] * row[OH] * row[OW] // row[POOL] ** 2 * block)
             rows = max(rows, row[CO] * row[POOL] * (row[OW] * block + LANES))
-            bordered = (row[OW] + 2) * block + 2 * LANES
-            dconv = max(dconv, row[CO] * (row[OH] if i else row[POOL]) * bordered)
+            pixels = max(pixels, plane * row[SPACED] * (GROUP if i > 0 else 1))
         elif i == 0:
             row[TURNED], floats = floats, floats + _room(row[CI] * block)
         else:
             turned = max(turned, row[CI] * block)
     table[:, ROWS], floats = floats, floats + _room(rows)
-    table[:, DCONV], floats = floats, floats + _room(dconv)
+    table[:, PIXELS], floats = floats, floats + _room(pixels)
     table[1:, TURNED], floats = floats, floats + _room(turned)
-    table[:, PANELS], table[:, DOTS] = panels.address, dot_rows.address
+    table[:, PANELS], table[:, GATHER], table[:, SCATTER] = panels.address, gather_taps.address, spread_taps.address
     return Layout(table, int(floats), int(bytes_) + LANES)
 
 

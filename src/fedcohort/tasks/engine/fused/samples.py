@@ -1,4 +1,4 @@
-"""Micro-kernels on samples: pooling and its transpose, transposition of 8 x 8 tiles, sums over lanes."""
+"""Micro-kernels on samples: pooling, transposition of 8 x 8 tiles, powers of two."""
 
 from __future__ import annotations
 
@@ -73,34 +73,6 @@ def pool(
     return types.void(r, N, N, N, N, types.boolean, out, N, at, N), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def unpool(typing: Any, d: Any, do: Any, row: Any, size: Any, samples: Any, up: Any, uo: Any, at: Any, ao: Any) -> Any:
-    """Give each gradient `up` to the position that won, 0 to the rest of the window in rows `d`."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        d, do, row, size, samples, up, uo, at, ao = args
-        d = at_offset(context, builder, sig.args[0], d, do)
-        up = at_offset(context, builder, sig.args[5], up, uo)
-        at = at_offset(context, builder, sig.args[7], at, ao)
-        count, start = _sample_vectors(builder, samples)
-        with cgutils.for_range(builder, count) as i:
-            s = start(i.index)
-            gradient = load(builder, builder.gep(up, [s]))
-            winner = builder.sext(load(builder, builder.gep(at, [s]), BYTES), INTS)
-
-            def visit(y: Any, x: Any) -> None:
-                here = splat(builder, builder.trunc(builder.add(builder.mul(y, size), x), I32), INTS)
-                won = builder.icmp_signed("==", winner, here)
-                place = builder.add(builder.add(builder.mul(y, row), builder.mul(x, samples)), s)
-                value = builder.select(won, gradient, ir.Constant(VEC, [0.0] * LANES))
-                store(builder, value, builder.gep(d, [place]))
-
-            _over_window(builder, size, visit)
-        return context.get_dummy_value()
-
-    return types.void(d, N, N, N, N, up, N, at, N), codegen
-
-
 def _shuffled(builder: Any, a: Any, b: Any, order: list[int]) -> Any:
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, 8), order))
 
@@ -132,23 +104,6 @@ def turn8(typing: Any, a: Any, offsets: Any, first: Any, f: Any, b: Any, bo: Any
         return context.get_dummy_value()
 
     return types.void(a, offsets, N, N, b, N, N), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def lane_sum(typing: Any, a: Any, offset: Any) -> Any:
-    """Sum of LANES floats, halves added to each other."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        total = load(builder, at_offset(context, builder, sig.args[0], *args))
-        half = LANES // 2
-        while half:
-            order = [(i + half) % LANES for i in range(LANES)]
-            moved = builder.shuffle_vector(total, ir.Constant(VEC, ir.Undefined), ir.Constant(INTS, order))
-            total = builder.fadd(total, moved)
-            half //= 2
-        return builder.extract_element(total, I32(0))
-
-    return types.float32(a, N), codegen
 
 
 @intrinsic  # type: ignore[untyped-decorator]

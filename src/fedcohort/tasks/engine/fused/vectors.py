@@ -5,8 +5,6 @@ may live in memory. Here the accumulators are vector registers by construction:
 
     panel  m rows of C += A B over a run of contiguous floats, reduced over (channel, ky, kx): convolution forward and
            backward, and matrix products. Twelve accumulators of LANES floats, one broadcast per row and tap.
-    dots   m rows times t taps of lane-wise dot products: the weight gradient of a convolution.
-    pool   maximum over a window, its position, and ReLU, a vector of samples at a time; `unpool` is its transpose.
 
 All offsets and strides are in elements. Tiles may touch up to LANES floats past a run, and leave them as they were:
 what is written to carries that much slack. No flag here allows the compiler to assume that NaN does not occur.
@@ -88,7 +86,7 @@ class _KeepRolled(ir.values.MDValue):  # type: ignore[misc]
         buffer += (f"distinct !{{ {self.get_reference()}, {self.operands[0].get_reference()} }}\n",)
 
 
-def _rolled(builder: Any, count: Any, body: Callable[[], None]) -> None:
+def rolled(builder: Any, count: Any, body: Callable[[], None]) -> None:
     """Repeat, one round at a time: unrolled by LLVM, the loads of many rounds crowd out the accumulators."""
     inside = builder.append_basic_block("taps")
     behind = builder.append_basic_block("done")
@@ -173,7 +171,7 @@ def _tile(builder: Any, rows: int, vectors: int, at: Any, reach: dict[str, Any],
         with cgutils.for_range(builder, g["ny"]) as y:
             builder.store(builder.gep(g["a"], [builder.add(a1, builder.mul(g["ay"], y.index))]), a)
             builder.store(builder.gep(base, [builder.add(b1, builder.mul(g["by"], y.index))]), b)
-            _rolled(builder, g["nx"], tap)
+            rolled(builder, g["nx"], tap)
     for r, v in grid:
         run.store(builder.load(acc[r, v]), out[r], v)
 
@@ -229,56 +227,7 @@ def _make_panel(rows: int) -> Callable[..., None]:
     return panel  # type: ignore[no-any-return]
 
 
-def _make_dots(rows: int, taps: int) -> Callable[..., None]:
-    """G[r][t][lane] += sum over lines l and i of D[l][r][i] * B[l][t][i], i < vectors * LANES, i = lane modulo LANES.
-
-    B[l][t] starts at `shift[t]`. What there is less of is held in registers, the other passes by.
-    """
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        g, go, gr, d, do, dr, dl, b, bo, bl, shift, t0, lines, vectors = args
-        g = at_offset(context, builder, sig.args[0], g, go)
-        d = at_offset(context, builder, sig.args[3], d, do)
-        b = at_offset(context, builder, sig.args[7], b, bo)
-        shift = at_offset(context, builder, sig.args[10], shift, t0)
-        grid = [(r, t) for r in range(rows) for t in range(taps)]
-        acc = {rt: cgutils.alloca_once(builder, VEC) for rt in grid}
-        place = {(r, t): builder.gep(g, [builder.add(builder.mul(gr, I64(r)), I64(t * LANES))]) for r, t in grid}
-        for rt in grid:
-            builder.store(load(builder, place[rt]), acc[rt])
-        left = [builder.gep(d, [builder.mul(dr, I64(r))]) for r in range(rows)]
-        right = [builder.gep(b, [builder.load(step(builder, shift, t))]) for t in range(taps)]
-        with cgutils.for_range(builder, lines) as line:
-            d1, b1 = builder.mul(dl, line.index), builder.mul(bl, line.index)
-            lined = [builder.gep(p, [d1]) for p in left], [builder.gep(p, [b1]) for p in right]
-            kept, passing = lined if rows <= taps else lined[::-1]
-            with cgutils.for_range(builder, vectors) as i:
-                at = builder.mul(i.index, I64(LANES))
-                held = [load(builder, builder.gep(p, [at])) for p in kept]
-                for m, p in enumerate(passing):
-                    one = load(builder, builder.gep(p, [at]))
-                    for n, other in enumerate(held):
-                        rt = (n, m) if rows <= taps else (m, n)
-                        builder.store(fma(builder, other, one, builder.load(acc[rt])), acc[rt])
-        for rt in grid:
-            store(builder, builder.load(acc[rt]), place[rt])
-        return context.get_dummy_value()
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def dots(
-        typing: Any, g: Any, go: Any, gr: Any, d: Any, do: Any, dr: Any, dl: Any, b: Any, bo: Any, bl: Any, shift: Any,
-        t0: Any, lines: Any, vectors: Any,
-    ) -> Any:  # fmt: skip
-        return types.void(g, N, N, d, N, N, N, b, N, N, shift, N, N, N), codegen
-
-    return dots  # type: ignore[no-any-return]
-
-
 panel4, panel3, panel2, panel1 = (_make_panel(rows) for rows in (4, 3, 2, 1))
-dots43, dots42, dots41 = (_make_dots(4, taps) for taps in (3, 2, 1))
-dots34, dots33, dots32, dots31 = (_make_dots(3, taps) for taps in (4, 3, 2, 1))
-dots25, dots24, dots23, dots22, dots21 = (_make_dots(2, taps) for taps in (5, 4, 3, 2, 1))
-dots15, dots14, dots13, dots12, dots11 = (_make_dots(1, taps) for taps in (5, 4, 3, 2, 1))
 
 
 def _make_call(pointers: dict[int, Any], count: int) -> Callable[..., Any]:
@@ -298,7 +247,7 @@ def _make_call(pointers: dict[int, Any], count: int) -> Callable[..., Any]:
 
 
 _CALL_PANELS = _make_call(dict.fromkeys((1, 4, 10, 18), F32), 23)
-_CALL_DOTS = _make_call({2: F32, 5: F32, 9: F32, 12: I64}, 15)
+_CALL_TAPS = _make_call({2: F32, 4: F32, 7: I64, 8: F32}, 11)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -313,9 +262,9 @@ def call_panels(
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def call_dots(
-    typing: Any, address: Any, rows: Any, taps: Any, g: Any, go: Any, gr: Any, d: Any, do: Any, dr: Any, dl: Any,
-    b: Any, bo: Any, bl: Any, shift: Any, lines: Any, n: Any,
+def call_taps(
+    typing: Any, address: Any, k: Any, vectors: Any, g: Any, go: Any, x: Any, xo: Any, line: Any, place: Any,
+    value: Any, lo: Any, count: Any,
 ) -> Any:  # fmt: skip
-    """Call `dot_rows`."""
-    return types.void(N, N, N, g, N, N, d, N, N, N, b, N, N, shift, N, N), _CALL_DOTS
+    """Call `gather_taps` or `spread_taps`."""
+    return types.void(N, N, N, g, N, x, N, N, place, value, N, N), _CALL_TAPS
