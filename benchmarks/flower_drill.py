@@ -1,17 +1,19 @@
 """The drill: a real Flower deployment on loopback that is treated badly, and finishes.
 
-One SuperLink, three SuperNodes, digits. In one run of each selector:
+One SuperLink, three SuperNodes, digits; every round asks two of the three, chosen by the selector. What happens:
 
-    round 1   client 1 sends NaN, client 2 straggles beyond the deadline
-    round 2   client 0 sends a metric key that nobody else sends
-    round 3   the ServerApp is killed (kill -9) while clients train, and started again;
-              then SuperNode 1 is killed (kill -9) while clients train
+    one client sends NaN, one straggles beyond the deadline, one sends a metric key that nobody else sends;
+    the ServerApp is killed (kill -9) while clients train, and started again: the round is asked again;
+    the SuperNode of a client that trains is killed (kill -9);
+    and one more round, of those that are left
 
     python benchmarks/flower_drill.py                       # insecure, selectors uniform and oort
     python benchmarks/flower_drill.py --tls                 # TLS and registered node keys
     python benchmarks/flower_drill.py --calm --rounds 1     # no faults
 
-Processes are ended by the ids they were started with; the last line says that none is left.
+Each step waits for the one before to show in the journal, and the deadline follows from how long the SuperLink needs to
+start: a busy machine makes the drill longer, not different. Processes are ended by the ids they were started with; the
+last line says that none is left.
 """
 
 from __future__ import annotations
@@ -26,35 +28,57 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+
+import numpy as np
 
 from fedcohort.flower import local
 from fedcohort.flower.project import write_project
 from fedcohort.journal import Journal
 
-FAULTS = {0: "2=extra", 1: "1=nan", 2: "1=straggle"}  # client -> round=what
+FAULTS = {"nan": "update-not-finite", "straggle": "", "extra": "metric-unknown:surprise"}  # what comes of each
+KEYS = ("train_loss", "num-examples", "num-steps")  # the metrics that a reply must have
+LATER = 4.0  # seconds beyond the deadline that a straggler takes
+MANY = 50  # rounds of the run that is killed; the one that goes on is told how many are left
+ABSENT = 150.0  # seconds without a ServerApp after which the run is given up: Flower starts one anew every 30
 FAULTY = '''
+import os
 import time
+from pathlib import Path
 
 import numpy as np
 
 
+def take(folder, client):
+    """The first fault that nobody has taken yet."""
+    for what in FAULTS:
+        try:
+            (folder / f"fault-{what}").open("x").write(client)
+        except FileExistsError:
+            continue
+        return what
+    return None
+
+
 def faulty(train):
-    """Does in a given round what the node config says."""
+    """Notes that it trains, and misbehaves where there is a fault to take."""
 
     def wrapped(msg, context):
-        faults = dict(f.split("=") for f in str(context.node_config.get("fault", "")).split("+") if f)
-        what = faults.get(str(msg.content["config"]["server-round"])) if context.run_config["faults"] else None
+        config, number = context.run_config, int(msg.content["config"]["server-round"])
+        client, folder = str(context.node_config["partition-id"]), Path(EVENTS)
+        what = take(folder, client) if config["faults"] else None
+        (folder / f"train-{number}-{client}-{context.run_id}").touch()
         if what == "straggle":
-            time.sleep(float(context.run_config["deadline"]) + 10.0)
+            time.sleep(float(config["deadline"]) + LATER)
+        time.sleep(float(config["pause"]))
         reply = train(msg, context)
         if what == "nan":
             bad = {k: Array(np.full_like(a.numpy(), np.nan)) for k, a in reply.content["arrays"].items()}
             reply.content["arrays"] = ArrayRecord(bad)
         if what == "extra":
             reply.content["metrics"]["surprise"] = 1.0
-        time.sleep(float(context.run_config["pause"]))
         return reply
 
     return wrapped
@@ -66,162 +90,218 @@ def train('''
 
 
 def write_app(folder: Path) -> Path:
-    """The ready project, with clients that can be told to misbehave."""
-    app = folder / "drill-app"
+    """The ready project, with clients that can misbehave, and data that load fast."""
+    from sklearn.datasets import load_digits
+
+    app, events = folder / "drill-app", folder / "events"
+    events.mkdir()
     write_project(app)
-    client = app / "drill_app" / "client_app.py"
-    text = client.read_text()
-    assert "\n@app.train()\ndef train(" in text
-    client.write_text(text.replace("\n@app.train()\ndef train(", FAULTY))
-    project = app / "pyproject.toml"
-    project.write_text(project.read_text().replace('state-dir = ""', 'state-dir = ""\nfaults = true\npause = 0.0'))
-    server = app / "drill_app" / "server_app.py"
-    server.write_text(server.read_text().replace("app_version=", "over_select=1.5,\n        app_version="))
+    x, y = load_digits(return_X_y=True)
+    np.savez(folder / "digits.npz", x=x, y=y)
+    loading = f"x, y = np.load({str(folder / 'digits.npz')!r}).values()"
+    _edit(app / "drill_app" / "task.py", "    from sklearn.datasets import load_digits\n\n", "")
+    _edit(app / "drill_app" / "task.py", "x, y = load_digits(return_X_y=True)", loading)
+    known = f"EVENTS, FAULTS, LATER = {str(events)!r}, {list(FAULTS)!r}, {LATER!r}\n"
+    _edit(app / "drill_app" / "client_app.py", "\n@app.train()\ndef train(", known + FAULTY)
+    _edit(app / "pyproject.toml", 'state-dir = ""', 'state-dir = ""\nfaults = true\npause = 0.0')
+    _edit(app / "drill_app" / "server_app.py", "app = ServerApp()", f"app = ServerApp()\nKEYS = {KEYS!r}")
+    _edit(
+        app / "drill_app" / "server_app.py",
+        "app_version=",
+        "over_select=1.0,\n        metrics=KEYS,\n        app_version=",
+    )
     return app
 
 
-class Run:
-    """One `flwr run` against the deployment, followed through its journal."""
+def _edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1, f"{path}: {old!r}"
+    path.write_text(text.replace(old, new))
 
-    def __init__(self, deployment: local.Deployment, app: Path, state: Path, settings: dict[str, object]) -> None:
-        self.deployment, self.state = deployment, state
+
+class Drill:
+    """One deployment, and a run on it that is followed through its journal."""
+
+    def __init__(self, folder: Path, selector: str, options: argparse.Namespace) -> None:
+        self.folder, self.selector, self.options = folder, selector, options
+        self.state, self.events = folder / "state", folder / "events"
+        self.app = write_app(folder)
+        self.deployment = local.Deployment(folder / "deployment", local.free_port(), options.tls)
+        (self.deployment.folder / "flwr").mkdir(parents=True)
+        self.began, self.seen = time.monotonic(), time.monotonic()
+        self.runs = 0
+
+    def say(self, text: str) -> None:
+        """A line with the time."""
+        print(f"  {time.monotonic() - self.began:6.1f} s  {text}", flush=True)
+
+    def up(self) -> None:
+        """The SuperLink and three SuperNodes; a machine on which the first takes long gets a longer deadline."""
+        local.start_superlink(self.deployment, self.options.patience)
+        self.deadline = self.options.deadline or round(5.0 + 2.5 * (time.monotonic() - self.began), 1)
+        local.start_supernodes(self.deployment, self.options.clients)
+        self.say(f"SuperLink and {self.options.clients} SuperNodes are started; deadline {self.deadline} s")
+
+    def run(self, **changes: object) -> None:
+        """`flwr run`: the first one, or one that goes on where the last one was killed."""
+        settings = {
+            "selector": self.selector,
+            "num-server-rounds": self.options.rounds if self.options.calm else MANY,
+            "deadline": self.deadline,
+            "state-dir": str(self.state),
+            "min-available": self.options.clients,
+            "faults": not self.options.calm,
+            "pause": 0.0,
+            **changes,
+        }
         pairs = " ".join(f'{k}="{v}"' if isinstance(v, str) else f"{k}={json.dumps(v)}" for k, v in settings.items())
-        command = [local.program("flwr"), "run", str(app), local.CONNECTION, "--stream", "--run-config", pairs]
-        self.process = deployment.launch(f"run-{state.name}-{time.time_ns() % 10**6}", command)
+        arguments = ["run", str(self.app), local.CONNECTION, "--run-config", pairs]
+        local.run_flwr(self.deployment, arguments, self.options.patience)
+        self.runs, self.seen = self.runs + 1, time.monotonic()
+        self.say("flwr run" if self.runs == 1 else "flwr run again, with the same state_dir")
 
-    def records(self) -> list[tuple[str, int, float]]:
-        """(kind, round, clock) of what the journal holds by now."""
+    def records(self, kind: str) -> list[int]:
+        """Rounds of the records of a kind that the journal holds by now."""
         if not (self.state / "journal.db").exists():
             return []
         journal = Journal.read(self.state / "journal.db")
         try:
-            return [(r.kind, r.round, 0.0) for r in journal.records()]
+            return [r.round for r in journal.records(kind)]
         finally:
             journal.close()
 
-    def wait_for(self, kind: str, index: int, seconds: float) -> None:
-        """Until the journal has this record."""
-        until = time.monotonic() + seconds
-        while not any(k == kind and r == index for k, r, _ in self.records()):
-            if time.monotonic() > until:
-                raise TimeoutError(f"no {kind} of round {index + 1} within {seconds} s; see {self.process.log}")
-            time.sleep(0.3)
+    def wait(self, done: Callable[[], object], what: str) -> None:
+        """Until it is so; gives up where no ServerApp is there any more, or patience is over."""
+        until = time.monotonic() + self.options.patience
+        while not done():
+            now = time.monotonic()
+            self.seen = now if self.server_app() is not None else self.seen
+            if now > until or now - self.seen > ABSENT:
+                log = (self.deployment.folder / "superlink.log").read_text(errors="replace")
+                raise TimeoutError(f"{what}: not within {now - self.began:.0f} s\n{log[-6000:]}")
+            time.sleep(0.2)
 
-    def server_app(self) -> int:
+    def server_app(self) -> int | None:
         """Process id of the ServerApp, among those that our SuperLink started."""
         link = next(p for p in self.deployment.processes if p.name == "superlink")
         for pid in local.marked(link.mark):
-            if any(p.endswith(b"flwr-serverapp") for p in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:3]):
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:3]
+            except OSError:
+                continue
+            if any(w.endswith(b"flwr-serverapp") for w in words):
                 return pid
-        raise LookupError("no ServerApp is running")
+        return None
 
-    def leave(self) -> None:
-        """The follower of the log is not needed any more."""
-        local.end([self.process], 3.0)
-        self.deployment.processes.remove(self.process)
-        self.deployment.save()
+    def training(self, number: int) -> list[str]:
+        """Clients that have begun to train in this round, of the newest run."""
+        found = sorted(self.events.glob("train-*"), key=lambda p: p.stat().st_mtime)
+        runs = list(dict.fromkeys(p.name.rsplit("-", 1)[1] for p in found))
+        if len(runs) < self.runs:
+            return []
+        mine = [p.name.split("-")[1:3] for p in found if p.name.endswith(runs[-1])]
+        return [client for at, client in mine if int(at) == number]
+
+    def kill_server_app(self) -> None:
+        """kill -9."""
+        pid = self.server_app()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        self.say(f"ServerApp killed in round {len(self.records('ask'))}")
+
+    def kill_super_node(self, client: str) -> None:
+        """kill -9 of a SuperNode and all that it started."""
+        local.kill(next(p for p in self.deployment.processes if p.name == f"supernode-{client}"))
+        self.say(f"SuperNode {client} killed in round {len(self.records('ask'))}")
+
+    def shown(self) -> bool:
+        """Whether every fault has come to the journal. One whose reply came too late is there to be taken once more."""
+        rows = rows_of(self.state)
+        reasons = [why for row in rows for why in row["reasons"].values()]
+        for what, reason in FAULTS.items():
+            taken = self.events / f"fault-{what}"
+            if reason in reasons or (what == "straggle" and taken.exists() and rows):
+                continue
+            told = max((p.stat().st_mtime for p in self.state.glob("closings/*")), default=0.0)
+            if taken.exists() and taken.stat().st_mtime < told:
+                taken.unlink()
+            return False
+        return True
+
+    def kills(self) -> None:
+        """The ServerApp, then the SuperNode of a client that trains; each while a round is open."""
+        self.wait(self.shown, "faults of clients")
+        self.say(f"every fault of a client is in the journal, {len(self.records('tell'))} rounds are done")
+        done = len(self.records("tell"))
+        self.wait(lambda: self.training(done + 1), f"training of round {done + 1}")
+        self.kill_server_app()
+        open_ = len(self.records("tell")) + 1
+        self.run(**{"min-available": 1, "pause": 2.0, "num-server-rounds": open_ + 1})
+        self.wait(lambda: self.records("again") or len(self.records("tell")) >= open_, "going on")
+        self.say(f"round {open_} is asked again")
+        self.wait(lambda: self.training(open_) or self.training(open_ + 1), "training after the resume")
+        self.kill_super_node((self.training(open_) or self.training(open_ + 1))[0])
+
+    def figures(self) -> dict[str, object]:
+        """What came of it, from the journal."""
+        rows = rows_of(self.state)
+        return {
+            "selector": self.selector,
+            "rounds": len(rows),
+            "server_kills": self.runs - 1,
+            "asked_again": [r + 1 for r in self.records("again")],
+            "deadline": self.deadline,
+            "accuracy": [round(r.get("server.accuracy", float("nan")), 4) for r in rows],
+            "train_loss": [round(r["train.train_loss"], 4) if "train.train_loss" in r else None for r in rows],
+            "outcomes": [r["outcomes"] for r in rows],
+            "reasons": [r["reasons"] for r in rows],
+            "round_seconds": [round(r["seconds"], 1) for r in rows],
+            "close_after_last_needed_reply": [round(r["close_lag"], 2) for r in rows if "close_lag" in r],
+            "seconds": round(time.monotonic() - self.began, 1),
+        }
 
 
 def rows_of(state: Path) -> list[dict]:
+    """Metrics, outcomes and reasons of every finished round."""
+    if not (state / "journal.db").exists():
+        return []
     journal = Journal.read(state / "journal.db")
     try:
         out = []
         for record in journal.records("tell"):
             arrays, meta = record.unpack()
+            names = meta["metrics"]["names"]
             row = dict(meta["metrics"])
-            row["outcomes"] = dict(zip(arrays["clients"].tolist(), arrays["outcome"].tolist(), strict=True))
-            row["reasons"] = meta["reasons"]
+            pairs = zip(arrays["clients"].tolist(), arrays["outcome"].tolist(), strict=True)
+            row["outcomes"] = {names[str(c)]: o for c, o in pairs}
+            row["reasons"] = {names[c]: why for c, why in meta["reasons"].items()}
             out.append(row)
         return out
     finally:
         journal.close()
 
 
-def one_run(deployment, app, folder, selector, options) -> dict:
-    """A run with its share of misfortune."""
-    state = folder / f"state-{selector.partition('(')[0]}"
-    pause = 0.0 if options.calm else options.pause
-    settings = {
-        "selector": selector,
-        "num-server-rounds": options.rounds,
-        "deadline": options.deadline,
-        "state-dir": str(state),
-        "min-available": options.clients,
-        "faults": not options.calm,
-        "pause": pause,
-    }
-    began = time.monotonic()
-    run = Run(deployment, app, state, settings)
-    lost = 0
-    if not options.calm and options.rounds >= 3:
-        run.wait_for("ask", 2, options.patience)
-        time.sleep(1.0)
-        os.kill(run.server_app(), signal.SIGKILL)
-        lost = 1
-        run.leave()
-        print("  ServerApp killed in round 3; started again", flush=True)
-        asked = len(run.records())
-        run = Run(deployment, app, state, {**settings, "min-available": 1})
-        wait_until(lambda: reasked(run, asked), options.patience, "the round was not asked again")
-        victim = next(p for p in deployment.processes if p.name == "supernode-1")
-        local.kill(victim)
-        print("  SuperNode 1 killed in round 3", flush=True)
-    run.wait_for("close", options.rounds, options.patience)
-    seconds = time.monotonic() - began
-    log = Path(run.process.log).read_text()
-    run.leave()
-    rows = rows_of(state)
-    lags = [round(r["close_lag"], 2) for r in rows if "close_lag" in r]
-    return {
-        "selector": selector,
-        "rounds": len(rows),
-        "rounds_lost": 0 if len(rows) == options.rounds else options.rounds - len(rows),
-        "server_kills": lost,
-        "accuracy": [round(r.get("server.accuracy", float("nan")), 4) for r in rows],
-        "train_loss": [round(r["train.train_loss"], 4) if "train.train_loss" in r else None for r in rows],
-        "outcomes": [r["outcomes"] for r in rows],
-        "reasons": [r["reasons"] for r in rows],
-        "round_seconds": [round(r["seconds"], 1) for r in rows],
-        "close_after_last_needed_reply": lags,
-        "seconds": round(seconds, 1),
-        "resumed": "resumed:" in log,
-    }
-
-
-def reasked(run: Run, before: int) -> bool:
-    text = Path(run.process.log).read_text() if Path(run.process.log).exists() else ""
-    return "asked again" in text and "configure_train" in text
-
-
-def wait_until(done, seconds: float, otherwise: str) -> None:
-    until = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > until:
-            raise TimeoutError(otherwise)
-        time.sleep(0.3)
-
-
-def drill(options: argparse.Namespace) -> dict:
+def drill(selector: str, options: argparse.Namespace) -> dict[str, object]:
+    """One deployment and one run, from nothing to nothing."""
+    print(f"{selector} ({'TLS, node keys' if options.tls else 'insecure'})", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="flower-drill-"))
-    app, results = write_app(folder), []
-    marks: list[str] = []
+    one, marks = Drill(folder, selector, options), []
     try:
-        for selector in options.selectors:
-            print(f"{selector} ({'TLS, node keys' if options.tls else 'insecure'})", flush=True)
-            deployment = local.Deployment(folder / f"deployment-{len(marks)}", local.free_port(), options.tls)
-            (deployment.folder / "flwr").mkdir(parents=True)
-            try:
-                local.start_superlink(deployment)
-                for index in range(options.clients):
-                    fault = f'fault="{FAULTS.get(index, "")}"'
-                    local.start_supernode(deployment, index, options.clients, "" if options.calm else fault)
-                results.append(one_run(deployment, app, folder, selector, options))
-                print("  " + json.dumps(results[-1]), flush=True)
-            finally:
-                marks += [p.mark for p in deployment.processes]
-                deployment.down()
-        orphans = [pid for mark in marks for pid in local.marked(mark)] + mentioning(folder)
-        return {"when": when(), "machine": machine(), "tls": options.tls, "runs": results, "orphans": orphans}
+        try:
+            one.up()
+            one.run()
+            if not options.calm:
+                one.kills()
+            one.wait(lambda: one.records("close"), "the last round")
+            found = one.figures()
+            one.say(f"{found['rounds']} rounds are done")
+        finally:
+            marks = [p.mark for p in one.deployment.processes]
+            one.deployment.down(5.0)
+        found["orphans"] = [pid for mark in marks for pid in local.marked(mark)] + mentioning(folder)
+        one.say("everything is ended")
+        print("  " + json.dumps(found), flush=True)
+        return found
     finally:
         if options.keep:
             print("kept:", folder)
@@ -256,21 +336,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--selectors", nargs="+", default=["uniform", "oort"])
     parser.add_argument("--clients", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--deadline", type=float, default=30.0)
-    parser.add_argument("--pause", type=float, default=2.0, help="seconds that every client takes at least")
+    parser.add_argument("--rounds", type=int, default=2, help="of a calm run")
+    parser.add_argument("--deadline", type=float, default=0.0, help="seconds; by default as the machine is fast")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds to wait for anything at all")
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--calm", action="store_true", help="no faults, no kills")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and journals")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    found = drill(options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended then, too
+    runs = [drill(selector, options) for selector in options.selectors]
+    orphans = [pid for run in runs for pid in run["orphans"]]
+    found = {"when": when(), "machine": machine(), "tls": options.tls, "runs": runs, "orphans": orphans}
     if options.json:
         options.json.write_text(json.dumps(found, indent=2))
     print(f"{found['when']}, {found['machine']}")
-    print("no process is left" if not found["orphans"] else f"LEFT: {found['orphans']}")
-    sys.exit(bool(found["orphans"]))
+    print("no process is left" if not orphans else f"LEFT: {orphans}")
+    sys.exit(bool(orphans))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -28,8 +30,10 @@ OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # seconds until a task is taken up; Flower's own: 1
 MARK = "FEDCOHORT_FLOWER_MARK"
 CONNECTION = "loopback"
+_FRAME = re.compile(r"[\u2500-\u257f]|\x1b\[[0-9;]*m")  # boxes and colours
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Deployment:
     @property
     def environment(self) -> dict[str, str]:
         """The environment for `flwr` commands against this deployment."""
-        return {**os.environ, **OFFLINE, "FLWR_HOME": str(self.folder / "flwr"), "PATH": _path()}
+        return {**os.environ, **BRISK, **OFFLINE, "FLWR_HOME": str(self.folder / "flwr"), "PATH": _path()}
 
     def save(self) -> None:
         """Note what runs, after every change."""
@@ -116,8 +120,7 @@ def up(folder: Path, clients: int, *, keys: bool = False, seconds: float = 90.0)
     deployment = Deployment(folder, free_port(), keys)
     try:
         start_superlink(deployment, seconds)
-        for index in range(clients):
-            start_supernode(deployment, index, clients)
+        start_supernodes(deployment, clients)
     except BaseException:
         deployment.down()
         raise
@@ -152,22 +155,32 @@ def start_superlink(deployment: Deployment, seconds: float = 90.0, *, simulation
     return process
 
 
-def start_supernode(deployment: Deployment, index: int, clients: int, extra: str = "") -> Process:
-    """Start one SuperNode with a partition, and with a registered key where the deployment is secure."""
-    folder = deployment.folder
-    stated = f"partition-id={index} num-partitions={clients} {extra}".strip()
-    command = [program("flower-supernode"), "--superlink", f"127.0.0.1:{deployment.port}", "--host", "127.0.0.1"]
-    command += ["--port", str(free_port()), "--node-config", stated]
+def start_supernodes(deployment: Deployment, clients: int, extra: str = "") -> None:
+    """Start so many SuperNodes with a partition each, and with registered keys where the deployment is secure."""
     if deployment.secure:
-        from fedcohort.flower.certificates import write_node_key
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda index: _register_key(deployment, index), range(clients)))
+    for index in range(clients):
+        stated = f"partition-id={index} num-partitions={clients} {extra}".strip()
+        command = [program("flower-supernode"), "--superlink", f"127.0.0.1:{deployment.port}", "--host", "127.0.0.1"]
+        command += ["--port", str(free_port()), "--node-config", stated]
+        if deployment.secure:
+            command += ["--root-certificates", str(deployment.folder / "certificates" / "ca.crt")]
+            command += ["--auth-supernode-private-key", str(_key(deployment, index))]
+        else:
+            command += ["--insecure"]
+        deployment.launch(f"supernode-{index}", command)
 
-        key = write_node_key(folder / "keys" / f"client-{index}")
-        run_flwr(deployment, ["supernode", "register", "--name", f"client-{index}", f"{key}.pub", CONNECTION])
-        command += ["--root-certificates", str(folder / "certificates" / "ca.crt")]
-        command += ["--auth-supernode-private-key", str(key)]
-    else:
-        command += ["--insecure"]
-    return deployment.launch(f"supernode-{index}", command)
+
+def _key(deployment: Deployment, index: int) -> Path:
+    return deployment.folder / "keys" / f"client-{index}"
+
+
+def _register_key(deployment: Deployment, index: int) -> None:
+    from fedcohort.flower.certificates import write_node_key
+
+    key = write_node_key(_key(deployment, index))
+    run_flwr(deployment, ["supernode", "register", "--name", f"client-{index}", f"{key}.pub", CONNECTION])
 
 
 def run_flwr(deployment: Deployment, arguments: Sequence[str], seconds: float = 90.0) -> str:
@@ -182,8 +195,8 @@ def run_flwr(deployment: Deployment, arguments: Sequence[str], seconds: float = 
         check=False,
     )
     if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()[-3:]
-        raise StoreError(f"flwr {' '.join(arguments[:2])}", " ".join(said) or "it failed", "see its message")
+        said = " ".join(_FRAME.sub(" ", done.stdout + done.stderr).split())
+        raise StoreError(f"flwr {arguments[0]}", f"it failed: {said[-400:]}", "see its message")
     return done.stdout
 
 

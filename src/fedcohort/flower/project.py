@@ -44,16 +44,23 @@ _TASK = '''"""Digits, split among the clients, and a softmax classifier with one
 from functools import lru_cache
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 HIDDEN, CLASSES = 32, 10
 
 
 @lru_cache
+def digits():
+    """All samples. scikit-learn is imported here: every message is a new process, and not all of them need data."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    return (x / 16.0).astype(np.float32), y
+
+
+@lru_cache
 def load(partition: int, partitions: int):
     """Training and validation data of one client: every partitions-th sample."""
-    x, y = load_digits(return_X_y=True)
-    x = (x / 16.0).astype(np.float32)
+    x, y = digits()
     mine = np.arange(partition, len(y) - 297, partitions)
     cut = max(len(mine) * 4 // 5, 1)
     return (x[mine[:cut]], y[mine[:cut]]), (x[mine[cut:]], y[mine[cut:]])
@@ -61,8 +68,8 @@ def load(partition: int, partitions: int):
 
 def load_test():
     """The last 297 samples, which no client has."""
-    x, y = load_digits(return_X_y=True)
-    return (x[-297:] / 16.0).astype(np.float32), y[-297:]
+    x, y = digits()
+    return x[-297:], y[-297:]
 
 
 def initial(seed: int = 0):
