@@ -9,7 +9,21 @@ import typer
 from rich.console import Console
 
 from fedcohort import __version__
-from fedcohort.cli import catalogue, compare, data, demo, flower, journal, reproduce, runs, skew, sweep, world
+from fedcohort.cli import (
+    catalogue,
+    compare,
+    dashboard,
+    data,
+    demo,
+    flower,
+    journal,
+    report,
+    reproduce,
+    runs,
+    skew,
+    sweep,
+    world,
+)
 from fedcohort.errors import FedcohortError
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -47,7 +61,9 @@ app.command("show")(catalogue.show_command)
 app.command("skew")(skew.skew)
 app.command("sweep")(sweep.sweep_command)
 app.command("compare")(compare.compare_command)
+app.command("report")(report.report_command)
 app.command("reproduce")(reproduce.reproduce_command)
+app.command("dashboard")(dashboard.dashboard_command)
 app.command("verify")(journal.verify_command)
 app.add_typer(journal.app, name="journal", help="The journal of a run.")
 app.add_typer(data.app, name="data", help="Datasets: list, get, check.")

@@ -1,0 +1,231 @@
+"""Which runs there are: folders looked through again and again, never a path that a request names.
+
+A run is known by a digest of where it lies, so that an address holds sixteen hexadecimal digits and no name. Links are
+not followed. A folder that cannot be read is listed with the reason, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedcohort.core.pack import PackError
+from fedcohort.dashboard.tail import glance, plain_file
+from fedcohort.dashboard.track import Plain, Track, real, text
+from fedcohort.errors import FedcohortError, StoreError, VersionMismatch
+from fedcohort.experiment.run import METRICS
+
+MOST_FOLDERS = 20_000
+TRACKS = 48  # runs whose rounds are kept in memory
+AGAIN = 0.5  # seconds between two looks
+FRESH = 10.0  # a journal written to so recently belongs to a run that goes on
+TEXTS = ("selector", "method", "world", "task")
+_PASSED_OVER = ("sweeps", "snapshots")
+
+
+@dataclass
+class Entry:
+    """One folder of the list."""
+
+    id: str
+    name: str
+    folder: Path
+    seen: tuple[Any, ...] = ()  # how the files looked when they were read
+    version: int = 0  # of the list, when this entry changed last
+    born: int = 0  # counts up when the journal is another file than before
+    brief: Plain = field(default_factory=dict)
+
+
+class Board:
+    """The runs below some folders."""
+
+    def __init__(self, roots: list[Path]) -> None:
+        for root in roots:
+            if not root.is_dir():
+                raise StoreError(f"{root}", "there is no such folder", "name a run folder or a folder of runs")
+        self.roots = list(dict.fromkeys(root.resolve() for root in roots))
+        self.entries: dict[str, Entry] = {}
+        self.gone: dict[str, int] = {}
+        self.version = 0
+        self._tracks: OrderedDict[str, tuple[int, Track]] = OrderedDict()
+        self._lock, self._looked = threading.Lock(), -AGAIN
+
+    def refresh(self) -> int:
+        """Look again, unless that was done a moment ago; the version of the list."""
+        with self._lock:
+            if time.monotonic() - self._looked >= AGAIN:
+                self._look()
+                self._looked = time.monotonic()
+            return self.version
+
+    def since(self, version: int) -> tuple[int, list[Plain], list[str]]:
+        """The version now, the entries that changed after the given one, and the ids that went."""
+        with self._lock:
+            changed = [e.brief for e in self.entries.values() if e.version > version]
+            return self.version, changed, [i for i, v in self.gone.items() if v > version]
+
+    def track(self, run: str) -> tuple[int, Track] | None:
+        """How often its journal was exchanged, and the rounds of a run; None where there is no such run."""
+        with self._lock:
+            entry = self.entries.get(run)
+            if entry is None or not entry.brief.get("readable"):
+                return None
+            held = self._tracks.get(run)
+            if held is None or held[0] != entry.born:
+                held = (entry.born, Track(entry.folder / "journal.db"))
+            self._tracks[run] = held
+            self._tracks.move_to_end(run)
+            while len(self._tracks) > TRACKS:
+                self._tracks.popitem(last=False)
+            return held
+
+    def _look(self) -> None:
+        found: dict[str, tuple[str, Path, bool]] = {}
+        for root in self.roots:
+            lead = f"{root.name}/" if len(self.roots) > 1 else ""
+            for name, folder, link in _folders(root):
+                found.setdefault(_id(folder), (lead + name, folder, link))
+                if len(found) >= MOST_FOLDERS:
+                    break
+        changed, gone = [], [i for i in self.entries if i not in found]
+        for run, (name, folder, link) in found.items():
+            entry = self.entries.get(run) or Entry(run, name, folder)
+            if _update(entry, link):
+                changed.append(entry)
+        if changed or gone:
+            self.version += 1
+        for entry in changed:
+            entry.version = self.version
+            self.entries[entry.id] = entry
+            self.gone.pop(entry.id, None)
+        for run in gone:
+            del self.entries[run]
+            self._tracks.pop(run, None)
+            self.gone[run] = self.version
+
+
+def _id(folder: Path) -> str:
+    return hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+
+
+def _folders(root: Path) -> Iterator[tuple[str, Path, bool]]:
+    """(name, folder, whether it is a link) of what may be a run: the root, what is in it, and one level below."""
+    if os.path.lexists(root / "journal.db"):
+        yield root.name, root, False
+        return
+    for child in _children(root):
+        if child.is_symlink():
+            yield child.name, Path(child.path), True
+            continue
+        folder, inner = Path(child.path), []
+        if not os.path.lexists(folder / "journal.db"):
+            inner = [c for c in _children(folder) if os.path.lexists(Path(c.path) / "journal.db")]
+        for sub in inner:
+            yield f"{child.name}/{sub.name}", Path(sub.path), sub.is_symlink()
+        if not inner:
+            yield child.name, folder, False
+
+
+def _children(folder: Path) -> list[os.DirEntry[str]]:
+    """Folders (and links) in a folder; what the store put aside and what is no run by its name is passed over."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted(
+                (e for e in found if _may_be(e.name) and (e.is_symlink() or e.is_dir(follow_symlinks=False))),
+                key=lambda e: e.name,
+            )
+    except OSError:
+        return []
+
+
+def _may_be(name: str) -> bool:
+    return not name.startswith(".") and ".old" not in name and name not in _PASSED_OVER
+
+
+def _look_of(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.lstat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _update(entry: Entry, link: bool) -> bool:
+    """Read the entry anew if its files look different; whether it changed."""
+    journal = entry.folder / "journal.db"
+    files = (_look_of(journal), _look_of(journal.with_name("journal.db-wal")))
+    finished = plain_file(entry.folder / METRICS)
+    seen = (*files, finished, link, not finished and _held(entry.folder, files))
+    if seen == entry.seen:
+        return False
+    if entry.seen and entry.seen[0][0] != files[0][0]:
+        entry.born += 1
+    before = entry.brief
+    entry.seen, entry.brief = seen, _brief(entry, link, finished)
+    return entry.brief != before
+
+
+def _held(folder: Path, files: tuple[tuple[int, int, int], ...]) -> bool:
+    """Whether a process is at work: the one named in the lock lives, or the journal was written a moment ago."""
+    if time.time() - max(f[2] for f in files) / 1e9 < FRESH:
+        return True
+    lock = folder / "lock"
+    try:
+        owner = int(lock.read_text()[:12]) if plain_file(lock) else 0
+        if owner > 0:
+            os.kill(owner, 0)
+        return owner > 0
+    except PermissionError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+
+
+def _brief(entry: Entry, link: bool, finished: bool) -> Plain:
+    """What the list shows of a folder."""
+    shown: Plain = {"id": entry.id, "name": text(entry.name), "born": entry.born, "readable": False, "note": ""}
+    if link:
+        return shown | {"state": "foreign", "note": "a link; links are not followed"}
+    if not os.path.lexists(entry.folder / "journal.db"):
+        return shown | {"state": "foreign", "note": "holds no run"}
+    try:
+        return shown | _read(entry, finished)
+    except VersionMismatch as error:
+        return shown | {"state": "foreign", "note": text(str(error))}
+    except (FedcohortError, PackError, OSError, MemoryError, RecursionError) as error:
+        return shown | {"state": "damaged", "note": text(str(error))}
+
+
+def _read(entry: Entry, finished: bool) -> Plain:
+    looked = glance(entry.folder / "journal.db")
+    header = looked.header
+    config = header["config"] if isinstance(header.get("config"), dict) else header
+    every = real(config.get("evaluate_every")) or 1
+    if every > 2:  # the newest accuracy may lie further back
+        looked = glance(entry.folder / "journal.db", int(min(2 * every + 4, 400)))
+    tells = [r for r in looked.last if r.kind == "tell"]
+    rows = [m if isinstance(m := r.unpack()[1].get("metrics"), dict) else {} for r in tells]
+    closed = bool(looked.last) and looked.last[0].kind == "close"
+    state = "finished" if finished or closed else "running" if entry.seen[-1] else "unfinished"
+    return {
+        "readable": True,
+        "state": state,
+        **{kind: text(config.get(kind)) for kind in TEXTS},
+        "seed": _whole(config.get("seed")),
+        "size": _whole(config.get("size")),
+        "rounds": _whole(config.get("rounds")),
+        "done": max((r.round + 1 for r in tells), default=0),
+        "accuracy": next((a for row in rows if (a := real(row.get("accuracy"))) is not None), None),
+        "clock": next((c for row in rows if (c := real(row.get("clock"))) is not None), None),
+    }
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) < 2**53 else None
