@@ -1,9 +1,10 @@
 /* FedCharts: lines with bands here, the cohort map and bars in maps.js (load it after this). Without dependencies.
 
-   FedCharts.lines(element, {series: [{name, x, y, low, high, color, dash}], xLabel, yLabel, yPercent, xTime, yRange, height})
+   FedCharts.lines(element, {series: [{name, x, y, low, high, index, color, dash}], xLabel, yLabel, yPercent, xTime, yRange, height})
    FedCharts.map(element, {rows, columns, cells, order, rowLabels, legend, rowName, columnName, onClick, readout, mark})
    FedCharts.bars(element, {labels, values, xLabel, yLabel, onClick, mark, names})
 
+   `index` of a series chooses its colour and dash, so that a name keeps them from chart to chart.
    Calling again on the same element updates it in place. Text goes in as text nodes only. Colours come from the style
    sheet (--series-0 ... --series-7, --outcome-0 ... --outcome-5), so that a change of theme is a redraw. */
 "use strict";
@@ -188,6 +189,7 @@ const FedCharts = (() => {
       g.textAlign = "right";
       g.fillText(box.yText(t), box.left - 7, y);
     }
+    g.fillStyle = c.pale;
     g.textAlign = "center";
     g.textBaseline = "top";
     for (const [x, text] of box.xTicks) g.fillText(text, Math.min(Math.max(x, box.left), box.right - 4), box.bottom + 7);
@@ -302,8 +304,8 @@ const FedCharts = (() => {
     const spec = c.spec;
     const all = spec.series.map((s, i) => ({
       ...s,
-      colour: s.color || css(`--series-${i % SERIES}`),
-      dash: s.dash || DASHES[Math.floor(i / SERIES) % DASHES.length],
+      colour: s.color || css(`--series-${(s.index ?? i) % SERIES}`),
+      dash: s.dash || DASHES[Math.floor((s.index ?? i) / SERIES) % DASHES.length],
     }));
     const shown = all.filter((s) => !c.hidden.has(s.name));
     const [x0, x1, y0, y1] = reach(shown, spec);

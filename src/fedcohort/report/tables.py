@@ -1,0 +1,141 @@
+"""The tables of a report as plain data, which pages, Markdown and LaTeX write in their own way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedcohort.experiment.compare import Comparison, Row, Setting, compare_subjects
+from fedcohort.experiment.measure import METRICS, metric
+from fedcohort.experiment.metrics import words
+from fedcohort.report.gather import Gathered, Run
+
+MAIN = ("terminal", "time_to_target")  # compared in full
+BESIDE = ("best", "early_stop", "drop", "rounds_to_target", "seconds", "bytes", "jain", "coverage", "client_worst")
+LOOKS = ("better", "worse")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text, and how it looks: number, words, better, worse or nothing."""
+
+    text: str
+    look: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headers and rows, with a title and a remark below."""
+
+    title: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Tables that belong together."""
+
+    title: str
+    about: str
+    tables: tuple[Table, ...]
+    notes: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()  # what the columns mean
+
+
+def compared(
+    gathered: Gathered, names: Sequence[str], *, baseline: str | None = None, target: float | None = None
+) -> list[Comparison]:
+    """A comparison of the finished runs for each of these metrics; none where nothing is finished."""
+    subjects = [r.subject for r in gathered.runs if r.finished]
+    chosen = [metric(name) for name in names]
+    if not subjects:
+        return []
+    return [compare_subjects(subjects, m, baseline=baseline, by=gathered.by, target=target) for m in chosen]
+
+
+def comparison_section(made: Comparison) -> Section:
+    """One metric in full: every setting with differences, p-values and verdicts, then the ranks."""
+    better = "higher" if made.better > 0 else "lower"
+    tables = tuple(_comparison_table(made, setting) for setting in made.settings)
+    notes = list(made.notes)
+    if made.ranks is not None:
+        told = ", ".join(f"{e} {a:.2f}" for e, a in zip(made.ranks.entries, made.ranks.average, strict=True))
+        notes += [f"average ranks over {made.ranks.settings} settings (1 is best): {told}", made.ranks.words]
+    about = f"{made.about}; {better} is better. Intervals: 95 % bootstrap over seeds; differences are paired by seed; "
+    about += f"p: exact, two-sided, after Holm's correction for the {made.by}s of a setting."
+    return Section(f"Comparison: {made.metric.replace('_', ' ')}", about, tables, tuple(notes))
+
+
+def overview_section(found: Sequence[Comparison]) -> Section:
+    """All metrics side by side, one table per setting; what differs from the baseline is marked."""
+    tables = []
+    for at, setting in enumerate(found[0].settings if found else ()):
+        rows = []
+        for row in setting.rows:
+            cells = [Cell(row.entry)]
+            for made in found:
+                own = {r.entry: r for r in made.settings[at].rows}[row.entry]
+                cells.append(Cell(interval(own, made.metric), _look(own.verdict) or "number"))
+            rows.append(tuple(cells))
+        headers = (found[0].by, *(made.metric for made in found))
+        tables.append(Table(setting.name, headers, tuple(rows)))
+    columns = tuple((m.metric, f"{m.about} ({'higher' if m.better > 0 else 'lower'} is better)") for m in found)
+    base = found[0].baseline if found else ""
+    about = f"Mean over seeds [95 % interval]; a mark is a difference from {base} that stands after correction."
+    return Section("All metrics", about, tuple(tables), columns=columns)
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    """Every run with its state."""
+    headers = ("run", "selector", "method", "world", "task", "seed", "state", "rounds", "accuracy", "virtual time")
+    rows = []
+    for run in runs:
+        c, h = run.config, run.history
+        last = METRICS["final"].compute(run.subject)
+        clock = METRICS["seconds"].compute(run.subject)
+        numbers = (f"{h.length}/{c.rounds}", words(last, missing="-"), "-" if clock is None else f"{clock:,.0f} s")
+        texts = (run.folder.name, c.selector, c.method, c.world, c.task)
+        rows.append(
+            (*map(Cell, texts), Cell(str(c.seed), "number"), Cell(run.state), *(Cell(n, "number") for n in numbers))
+        )
+    return Table("runs", headers, tuple(rows))
+
+
+def interval(row: Row, name: str) -> str:
+    """Mean and interval of a metric over seeds, and in how many seeds it was reached where not in all."""
+    if row.mean is None:
+        return METRICS[name].missing
+    text = words(row.mean) if row.count == 1 else f"{words(row.mean)} [{words(row.low)}, {words(row.high)}]"
+    return text if row.count == len(row.values) else f"{text} in {row.count} of {len(row.values)}"
+
+
+def _comparison_table(made: Comparison, setting: Setting) -> Table:
+    gap = any(r.improvement is not None for r in setting.rows)
+    extra = ("of the gap to IID",) if gap else ()
+    headers = (made.by, "mean", "seeds", f"minus {made.baseline}", "won:lost", "p", *extra, "verdict")
+    rows = []
+    for row in setting.rows:
+        cells = [Cell(row.entry), Cell(interval(row, made.metric), "number"), Cell(f"{row.count}/{len(row.values)}")]
+        cells += [Cell(text, "number") for text in _against(row, made.baseline)]
+        if gap:
+            cells.append(Cell("-" if row.improvement is None else f"{100 * row.improvement:.1f} %", "number"))
+        rows.append((*cells, Cell(row.verdict, _look(row.verdict) or "words")))
+    goal = "" if setting.target is None else f"target {setting.target:.4f}"
+    return Table(setting.name, headers, tuple(rows), goal)
+
+
+def _against(row: Row, baseline: str) -> tuple[str, str, str]:
+    if row.entry == baseline:
+        return "", "", ""
+    p = "-" if row.adjusted is None else f"{row.adjusted:.3f}"
+    if row.difference is None:
+        return "-", f"{row.wins}:{row.losses}", p
+    span = f" [{words(row.difference_low)}, {words(row.difference_high)}]" if row.pairs - row.never > 1 else ""
+    return f"{words(row.difference)}{span}", f"{row.wins}:{row.losses}", p
+
+
+def _look(verdict: str) -> str:
+    """Only a verdict that stands is coloured."""
+    return next((w for w in LOOKS if verdict in (w, f"{w} (never counts as worst)")), "")
