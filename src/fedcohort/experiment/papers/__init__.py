@@ -9,7 +9,12 @@ from fedcohort.errors import UnknownName
 from fedcohort.experiment.papers.study import Study
 
 # One line per file; each has STUDIES, in the order in which the paper prints them.
-_FILES = ("fedcm_table3",)
+_FILES = (
+    "fedcm_table2",
+    "fedcm_table3",
+    "fedcm_table4",
+    "fedcm_table5",
+)
 ALL = "all"
 
 
