@@ -25,27 +25,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.core.table import Table, column
 from fedcohort.errors import check
 from fedcohort.selectors.context import sample
-from fedcohort.types import Arrays, Cohort, Mask, Real, Round, RoundResult
-
-LARGEST = 1e30
-
-
-@dataclass
-class AFLState(Table):
-    """What AFL remembers of every client."""
-
-    loss: Real = column(-1.0)  # L_k; negative: never reported
-    asked: Mask = column(False, np.bool_)
+from fedcohort.selectors.newest import NewestLoss
+from fedcohort.types import Arrays, Cohort, Real, Round, RoundResult
 
 
 class AFL:
@@ -69,7 +58,7 @@ class AFL:
         check(0 <= uniform <= 1, f"uniform = {uniform}", "a share lies between 0 and 1", "0.1 is the paper's")
         check(0.5 <= clip <= 1, f"clip = {clip}", "a quantile of at least 0.5", "use e.g. 0.95, or 1 for none")
         self.set_aside, self.scale, self.uniform, self.clip = set_aside, scale, uniform, clip
-        self.state = AFLState()
+        self.state = NewestLoss()
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Eqs. 2 and 3."""
@@ -86,13 +75,8 @@ class AFL:
         return Cohort(who[at], why={"value": value[at], "by_value": np.arange(at.size) < active.size})
 
     def observe(self, result: RoundResult) -> None:
-        """Keep the newest loss of each client."""
-        s, told = self.state, result.clients
-        s.grow(int(told.max(initial=-1)) + 1)
-        s.asked[told] = True
-        loss = result.signals["train_loss"]
-        good = result.replied & np.isfinite(loss) & (loss >= 0)
-        s.loss[told[good]] = np.minimum(loss[good], LARGEST)
+        """Keep the newest loss of each client, L_k."""
+        self.state.keep(result)
 
     def state_dict(self) -> Arrays:
         """All that is needed to go on in another process."""

@@ -41,8 +41,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.core.table import Table, column
+from fedcohort.core.table import column
 from fedcohort.errors import check
+from fedcohort.selectors.newest import Samples
 from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
 
 EXACT = 500  # available clients up to which the sequential draw is the default: 0.4 * 500^2 Beta draws
@@ -52,14 +53,13 @@ LARGEST = 1e30  # a reward beyond this is no better known
 
 
 @dataclass
-class FedACSState(Table):
+class FedACSState(Samples):
     """What FedACS remembers of every client."""
 
     wins: Real = column(0.0)  # A_i, in units of eta per duel
     losses: Real = column(0.0)  # B_i
     reward: Real = column(0.0)  # R_i, eq. 16, the latest
     told: Index = column(-1, np.int64)  # round of that reward; -1: none yet
-    samples: Real = column(0.0)  # M_i as registered; 0: not known
     rounds: int = 0  # rounds observed
 
 
@@ -104,7 +104,7 @@ class FedACS:
 
     def pool(self, rnd: Round, rng: np.random.Generator) -> Index:
         """S': the clients that this round's cohort is drawn from."""
-        self.register(rnd)
+        self.state.register(rnd)
         n = rnd.available.size
         size = min(n, max(rnd.size, round(self.tolerance * n)))
         if rnd.size <= 0 or size == n:
@@ -112,15 +112,6 @@ class FedACS:
         a, b = self.state.wins[rnd.available], self.state.losses[rnd.available]
         once = n > EXACT if self.fast is None else self.fast
         return rnd.available[(single_draw if once else sequential_draw)(a, b, size, rng)]
-
-    def register(self, rnd: Round) -> None:
-        """Room for new clients, with their M_i."""
-        s = self.state
-        s.grow(rnd.population)
-        if "samples" in rnd.profiles:
-            new = np.flatnonzero(s.samples[: rnd.population] <= 0)
-            given = np.asarray(rnd.profiles["samples"])[new]
-            s.samples[new] = np.where(np.isfinite(given) & (given > 0), given, 0)
 
     def observe(self, result: RoundResult) -> None:
         """Eq. 13, 14 and 16, then Alg. 3."""

@@ -32,27 +32,17 @@ Departures from the paper
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.core.table import Table, column
 from fedcohort.errors import check
-from fedcohort.types import Arrays, Cohort, Index, Mask, Real, Round, RoundResult
+from fedcohort.selectors.newest import NewestLoss
+from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
 
 LOSS = {"pow-d": "probe_loss", "cpow-d": "probe_batch_loss", "rpow-d": "train_loss", "adapow-d": "probe_loss"}
-LARGEST = 1e30
-
-
-@dataclass
-class PowerOfChoiceState(Table):
-    """What rpow-d remembers; the other modes remember nothing."""
-
-    loss: Real = column(-1.0)  # F_k at the last participation; negative: never reported
-    asked: Mask = column(False, np.bool_)
 
 
 class PowerOfChoice:
@@ -75,7 +65,7 @@ class PowerOfChoice:
         check(opening >= 0, f"opening = {opening}", "it must not be negative", "use 0 or 1")
         self.mode, self.d, self.rounds, self.opening = mode, d, rounds, opening
         self.needs = frozenset({"samples", LOSS[mode]})
-        self.state = PowerOfChoiceState()
+        self.state = NewestLoss()
 
     def probe(self, rnd: Round, rng: np.random.Generator) -> Index:
         """Eq. 1: the candidates, where a fresh loss of theirs is needed."""
@@ -103,15 +93,9 @@ class PowerOfChoice:
         return Cohort(chosen, why={"loss": loss[best]})
 
     def observe(self, result: RoundResult) -> None:
-        """rpow-d keeps the newest training loss of each client."""
-        if self.mode != "rpow-d":
-            return
-        s, told = self.state, result.clients
-        s.grow(int(told.max(initial=-1)) + 1)
-        s.asked[told] = True
-        loss = result.signals["train_loss"]
-        good = result.replied & np.isfinite(loss) & (loss >= 0)
-        s.loss[told[good]] = np.minimum(loss[good], LARGEST)
+        """rpow-d keeps the newest training loss of each client, F_k; the other modes keep nothing."""
+        if self.mode == "rpow-d":
+            self.state.keep(result)
 
     def state_dict(self) -> Arrays:
         """All that is needed to go on in another process."""

@@ -42,9 +42,10 @@ from numpy.typing import NDArray
 
 from fedcohort.core import draw
 from fedcohort.core.stats import rank
-from fedcohort.core.table import Table, column
+from fedcohort.core.table import column
 from fedcohort.errors import UnknownName, check
 from fedcohort.selectors.fedacs import known_samples, skewness
+from fedcohort.selectors.newest import Samples
 from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
 
 PRESETS = ("rank", "fedacs")
@@ -54,11 +55,10 @@ CERTAIN = 1.0 - 1e-9
 
 
 @dataclass
-class Rexp3State(Table):
+class Rexp3State(Samples):
     """The weights of the running batch of rounds."""
 
     weight: Real = column(0.0)  # ln w_i
-    samples: Real = column(0.0)  # M_i as registered; 0: not known
     batch: int = 0  # how many restarts there were
 
 
@@ -88,7 +88,7 @@ class Rexp3:
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Eq. 1 to 3."""
-        self._register(rnd)
+        self.state.register(rnd)
         if rnd.size <= 0 or rnd.available.size == 0:
             return Cohort(np.empty(0, np.int64))
         odds = self._odds(rnd.available, rnd.size, rnd.index)
@@ -125,15 +125,6 @@ class Rexp3:
     def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Inverse of :meth:`state_dict`."""
         self.state.load_arrays(arrays)
-
-    def _register(self, rnd: Round) -> None:
-        """Room for new clients, with their M_i."""
-        s = self.state
-        s.grow(rnd.population)
-        if "samples" in rnd.profiles:
-            new = np.flatnonzero(s.samples[: rnd.population] <= 0)
-            given = np.asarray(rnd.profiles["samples"])[new]
-            s.samples[new] = np.where(np.isfinite(given) & (given > 0), given, 0)
 
     def _batch(self, index: int) -> int:
         """Which batch of rounds this one belongs to."""
