@@ -20,6 +20,11 @@ DASHES = ("-", "--", ":", "-.")
 SETTINGS = 12  # that are drawn
 MAPS = 8  # cohort maps of a setting
 CLIENTS = 400  # rows of a cohort map
+ORDERS = {
+    "skew": "clients, the most even on top, the most skewed below",
+    "noise": "clients, the cleanest labels on top, the noisiest below",
+    "speed": "clients, the fastest on top, the slowest below",
+}
 KINDS = {"rounds": "Accuracy against rounds", "time": "Accuracy against virtual time", "asked": "Participation"}
 _STYLE = {
     "font.size": 9,
@@ -75,13 +80,15 @@ def all_figures(gathered: Gathered, folder: Path, endings: Sequence[str] = (".pn
                 out.append(_saved(figure, folder, f"{kind}-{at + 1}", endings, f"{title}: {setting}"))
         firsts = [runs[0] for runs in gathered.entries(setting).values() if runs[0].history.length]
         for number, run in enumerate(firsts[:MAPS]):
-            with _drawing(7.5, 5) as figure:
-                title = _map(figure.subplots(), run)
+            with _drawing(13, 5.2) as figure:
+                title = _maps(figure, run)
                 out.append(_saved(figure, folder, f"cohorts-{at + 1}-{number + 1}", endings, title))
     return out
 
 
 def _curves(axis: Any, gathered: Gathered, setting: str, kind: str, colours: dict[str, int]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for entry, runs in gathered.entries(setting).items():
         done = [r for r in runs if r.finished]
         for group in [done] if done else [[r] for r in runs if r.history.length]:
@@ -97,6 +104,7 @@ def _curves(axis: Any, gathered: Gathered, setting: str, kind: str, colours: dic
         "asked": ("clients, most often asked first", "times asked"),
     }
     axis.set(xlabel=labels[kind][0], ylabel=labels[kind][1])
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _band(runs: Sequence[Run], kind: str) -> bands.Band:
@@ -106,35 +114,42 @@ def _band(runs: Sequence[Run], kind: str) -> bands.Band:
     return bands.by_round(accuracy) if kind == "rounds" else bands.by_time([r.history.clock for r in runs], accuracy)
 
 
-def _map(axis: Any, run: Run) -> str:
-    """Clients by rounds, clients from the most even to the most skewed where that is known."""
-    from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
-
+def _maps(figure: Any, run: Run) -> str:
+    """Clients by rounds, once for each order of the clients that is known."""
     found = cohort_map(run.folder, rows=CLIENTS)
-    name = "skew" if "skew" in found["orders"] else "slot"
+    names = [n for n in ORDERS if n in found["orders"]] or ["slot"]
+    axes = figure.subplots(1, len(names), squeeze=False)[0]
+    for axis, name in zip(axes, names, strict=True):
+        _map(axis, found, name)
+    used = sorted({int(c) for codes in found["outcomes"] for c in codes})
+    if used:
+        from matplotlib.patches import Patch
+
+        keys = [Patch(color=OUTCOME[c], label=OUTCOMES[c]) for c in used]
+        figure.legend(handles=keys, frameon=False, loc="outside lower center", ncols=len(keys), fontsize=8)
+    shown, total = len(found["clients"]), found["population"]
+    some = f", the {shown} most often asked of {total:,} clients" if shown < total else ""
+    title = f"Who was chosen when: {run.entry}, seed {run.config.seed}"
+    figure.suptitle(f"{title}\n{run.setting}{some}", x=0.01, ha="left")
+    return f"{title}, {run.setting}"
+
+
+def _map(axis: Any, found: dict[str, Any], name: str) -> None:
+    from matplotlib.colors import ListedColormap
+    from matplotlib.ticker import MaxNLocator
+
     place = np.empty(len(found["clients"]), np.int64)
     place[found["orders"][name]] = np.arange(place.size)
     picture = np.full((place.size, max(found["rounds"], 1)), -1.0)
     for t, (rows, codes) in enumerate(zip(found["asked"], found["outcomes"], strict=True)):
         picture[place[rows], t] = [float(c) for c in codes]
     shades = ListedColormap(["#f1f3f5", *OUTCOME])
-    axis.imshow(
-        picture, aspect="auto", cmap=shades, vmin=-1.5, vmax=5.5, interpolation="nearest",
-        extent=(0.5, picture.shape[1] + 0.5, place.size, 0),
-    )  # fmt: skip
+    extent = (0.5, picture.shape[1] + 0.5, place.size, 0)
+    axis.imshow(picture, aspect="auto", cmap=shades, vmin=-1.5, vmax=5.5, interpolation="nearest", extent=extent)
     axis.grid(False)
     axis.set_yticks([])
-    some = f", {place.size} of {found['population']:,}" if place.size < found["population"] else ""
-    words = "from the most even (top) to the most skewed" if name == "skew" else "in the order of their slots"
-    axis.set(xlabel="round", ylabel=f"clients {words}{some}")
-    title = f"Who was chosen when: {run.entry}, seed {run.config.seed}"
-    axis.set_title(f"{title}\n{run.setting}", loc="left")
-    used = sorted({int(c) for codes in found["outcomes"] for c in codes})
-    if used:
-        keys = [Patch(color=OUTCOME[c], label=OUTCOMES[c]) for c in used]
-        axis.legend(handles=keys, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
-    return f"{title}, {run.setting}"
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set(xlabel="round", ylabel=ORDERS.get(name, "clients in the order of their slots"))
 
 
 def _colours(gathered: Gathered) -> dict[str, int]:

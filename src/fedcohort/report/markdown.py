@@ -28,12 +28,8 @@ def markdown(gathered: Gathered, sections: Sequence[Section], figures: Sequence[
         lines += ["", "No run is finished yet: there is nothing to compare."]
     lines += ["", "## Figures"] if figures else []
     for figure in figures:
-        lines += [
-            "",
-            f"![{escape(figure.title)}]({figure.file.parent.name}/{figure.file.name})",
-            "",
-            escape(figure.title),
-        ]
+        place = quote(f"{figure.file.parent.name}/{figure.file.name}")
+        lines += ["", f"![{escape(figure.title)}]({place})", "", escape(figure.title)]
     lines += ["", "## Runs", "", *rows(runs_table(gathered.runs))]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
