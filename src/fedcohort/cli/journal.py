@@ -18,7 +18,7 @@ from fedcohort.journal import Journal, Record
 from fedcohort.types import Outcome
 
 app = typer.Typer(no_args_is_help=True, help="The journal of a run.")
-Folder = Annotated[Path, typer.Argument(help="A run folder.")]
+Folder = Annotated[Path, typer.Argument(help="A run folder, or the state_dir of a Flower run.")]
 
 
 @app.callback()
@@ -79,8 +79,9 @@ def compact(
 def _what(record: Record, full: bool) -> str:
     arrays, meta = record.unpack()
     if record.kind == "open":
-        config = meta.get("config", {})
-        return ", ".join(f"{k} {config[k]}" for k in ("selector", "method", "world", "task", "seed") if k in config)
+        config = meta.get("config", meta)
+        names = ("kind", "selector", "method", "model", "world", "task", "seed")
+        return ", ".join(f"{k} {config[k]}" for k in names if k in config)
     if record.kind == "ask":
         clients = arrays["clients"]
         shown = clients if full else clients[:12]
@@ -92,4 +93,9 @@ def _what(record: Record, full: bool) -> str:
         why = "; ".join(f"{c}: {r}" for c, r in meta.get("reasons", {}).items()) if full else ""
         slowest = float(np.max(arrays["duration"], initial=0.0))
         return f"{', '.join(counts) or 'nobody'}, slowest {slowest:,.1f} s{', ' + why if why else ''}"
-    return ", ".join(f"{k} {v}" for k, v in meta.items())
+    if record.kind == "roster":
+        refused = "; ".join(f"{name} is refused: {why}" for name, why in meta["refused"].items())
+        return "; ".join(filter(None, [f"{len(meta['ids'])} new clients: {' '.join(meta['ids'])}", refused]))
+    if record.kind == "again":
+        return f"left open by an earlier process, asked again; {meta['connected']} clients connected"
+    return ", ".join([f"{k} {v}" for k, v in meta.items()] + [f"{k} of {v.size} clients" for k, v in arrays.items()])

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedcohort import __version__
 from fedcohort.errors import RunExists, StoreError, VersionMismatch
@@ -165,15 +165,19 @@ def journal_of(folder: Path) -> Path:
 
 def configuration(journal: Journal) -> RunConfig:
     """The configuration that a journal was founded with."""
-    header: dict[str, Any] = journal.header
-    written = str(header.get("version", "?"))
+    check_version(journal)
+    return from_mapping(journal.header["config"])
+
+
+def check_version(journal: Journal) -> None:
+    """Refuse the journal of another version of this program."""
+    written = str(journal.header.get("version", "?"))
     if written.split(".")[:2] != __version__.split(".")[:2]:
         raise VersionMismatch(
             f"run folder {journal.path.parent}",
             f"it was written by fedcohort {written}, this is {__version__}",
             f"install fedcohort {written} to go on with it",
         )
-    return from_mapping(header["config"])
 
 
 def _population(journal: Journal) -> int:

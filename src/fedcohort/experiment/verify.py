@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedcohort.errors import JournalDamaged
-from fedcohort.experiment.run import build, configuration, journal_of
+from fedcohort.experiment.run import build, check_version, configuration, journal_of
 from fedcohort.journal import Journal, Record
 from fedcohort.registry import make_selector
 from fedcohort.replay import replay_ask, replay_tell
@@ -45,6 +45,8 @@ def verify(folder: Path) -> Verified:
     journal = Journal.read(journal_of(folder))
     try:
         records = list(journal.records())
+        if journal.header.get("kind") == "flower":
+            return _flower(folder, journal, records)
         config = configuration(journal)
         simulation = build(config)
         needs = simulation.session.selector.needs
@@ -64,6 +66,17 @@ def verify(folder: Path) -> Verified:
         return Verified(len(records), rounds, journal.head.hex(), how, Snapshots(folder / "snapshots").check())
     finally:
         journal.close()
+
+
+def _flower(folder: Path, journal: Journal, records: list[Record]) -> Verified:
+    """The state folder of a Flower run; what else a restarted ServerApp reads there has digests too."""
+    from fedcohort.flower.replay import replay
+
+    check_version(journal)
+    rounds = len(replay(folder))
+    journal.check_seal()
+    snapshots = sum(Snapshots(folder / name).check() for name in ("snapshots", "asks", "closings"))
+    return Verified(len(records), rounds, journal.head.hex(), "replayed from the journal", snapshots)
 
 
 def _replay(session: Session, records: list[Record], profiles: Arrays) -> None:

@@ -29,14 +29,6 @@ from fedcohort.snapshots import Snapshots, write_durably
 from fedcohort.types import Array, Arrays, Outcome, Probed, RoundResult, Signals
 
 
-class Kept(Snapshots):
-    """Snapshots that can be looked up by their round."""
-
-    def at(self, index: int) -> tuple[Arrays, dict[str, Any]] | None:
-        """The one of this round: (arrays, meta), or None where it is missing or damaged."""
-        return self._read(index) if self._path(index).exists() else None
-
-
 class Memory:
     """The state folder of one run; without a folder nothing is kept."""
 
@@ -44,7 +36,7 @@ class Memory:
         self.folder = folder
         self.journal: Journal | None = None
         self.snapshots, self.asks, self.closings = (
-            Kept((folder or Path("/nonexistent")) / name) for name in ("snapshots", "asks", "closings")
+            Snapshots((folder or Path("/nonexistent")) / name) for name in ("snapshots", "asks", "closings")
         )
 
     def open(self, header: Mapping[str, Any]) -> bool:
