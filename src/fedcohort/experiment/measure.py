@@ -34,6 +34,7 @@ class Subject:
     clients: NDArray[np.float64] | None = None  # accuracy of the final model at every client
     target: float | None = None
     patience: int | None = None
+    aim: str = "accuracy"  # the column that has to reach the target
 
     @cached_property
     def world(self) -> World:
@@ -58,7 +59,7 @@ class Subject:
         """When the target was reached."""
         if self.target is None:
             return None
-        return metrics.reached(self.history.accuracy, self.target, self.history.clock)
+        return metrics.reached(self.history.column(self.aim), self.target, self.history.clock)
 
     def participation(self) -> metrics.Participation:
         """How evenly clients were asked."""
@@ -76,7 +77,7 @@ class Subject:
 def subject(folder: Path, target: float | None = None, patience: int | None = None) -> Subject:
     """A run folder to be measured."""
     found = read(folder)
-    return Subject(found.config, found.history, client_accuracy(folder), target, patience)
+    return Subject(found.config, found.history, client_accuracy(folder), target, patience, folder)
 
 
 def right_labels(world: World) -> NDArray[np.float64]:

@@ -168,12 +168,7 @@ def _cell(work: Work, cell: Cell, values: Mapping[int, Value]) -> dict[str, Any]
 def judge(claim: Claim, work: Work, values: _Values) -> dict[str, Any]:
     """Whether a claim holds here: paired differences over places and seeds, their interval, and a verdict in words."""
     better = next(c for c in work.cells if c.place == claim.left[0]).quantity.better
-    pairs = [
-        (values.of(left)[seed], values.of(right)[seed])
-        for left, right in zip(claim.left, claim.right, strict=True)
-        for seed in work.seeds
-        if seed in values.of(left) and seed in values.of(right)
-    ]
+    pairs = _pairs(claim, work, values)
     both = np.array([a - b for a, b in pairs if a is not None and b is not None], np.float64)
     wins = sum(a is not None and (b is None or better * (a - b) > 0) for a, b in pairs)
     losses = sum(b is not None and (a is None or better * (a - b) < 0) for a, b in pairs)
@@ -194,6 +189,19 @@ def judge(claim: Claim, work: Work, values: _Values) -> dict[str, Any]:
         "losses": losses,
         "verdict": verdict,
     }
+
+
+def _pairs(claim: Claim, work: Work, values: _Values) -> list[tuple[Value, Value]]:
+    """Left and right, place by place and seed by seed; without a right side, left and what was published there."""
+    if not claim.right:
+        known = {c.place: c.published for c in work.cells}
+        return [(value, known[place]) for place in claim.left for value in values.of(place).values()]
+    return [
+        (values.of(left)[seed], values.of(right)[seed])
+        for left, right in zip(claim.left, claim.right, strict=True)
+        for seed in work.seeds
+        if seed in values.of(left) and seed in values.of(right)
+    ]
 
 
 def _verdict(

@@ -10,6 +10,8 @@ from fedcohort.experiment.papers.study import Study
 
 # One line per file; each has STUDIES, in the order in which the paper prints them.
 _FILES = (
+    "flashrl_table1",
+    "flashrl_fig2",
     "fedcm_table2",
     "fedcm_table3",
     "fedcm_table4",

@@ -39,15 +39,20 @@ def quantity(name: str, *, percent: bool | None = None, digits: int = 1) -> Quan
     return Quantity(name, lambda s, _: known.compute(s), known.better, factor, digits, known.missing)
 
 
-def until(target: Callable[[Subject, Lookup], float | None], what: str = "rounds_to_target") -> Quantity:
-    """Rounds (or virtual seconds) until a target that may depend on another cell's run; None: never."""
+def until(
+    target: Callable[[Subject, Lookup], float | None], what: str = "rounds_to_target", of: str = "accuracy"
+) -> Quantity:
+    """Rounds (or virtual seconds) until a target that may depend on another cell's run; None: never.
+
+    `of` is what has to reach it: accuracy, f1 or macro_f1.
+    """
     known = metric(what)
 
     def compute(subject: Subject, others: Lookup) -> Value:
         goal = target(subject, others)
         if goal is None:
             return None
-        return known.compute(Subject(subject.config, subject.history, subject.clients, target=goal))
+        return known.compute(Subject(subject.config, subject.history, subject.clients, target=goal, aim=of))
 
     return Quantity(what, compute, -1, digits=0, missing=known.missing)
 
@@ -73,12 +78,13 @@ class Claim:
     """ "Left beats right", as the paper has it: cells paired place by place and seed by seed.
 
     `margin` is by how much, in printed units (0: at all); with `within` the claim is that the two differ by at most
-    that much. `published` is the paper's own difference, left minus right.
+    that much. `published` is the paper's own difference, left minus right. Without a right side the left one is held
+    against its own published numbers.
     """
 
     words: str
     left: tuple[Place, ...]
-    right: tuple[Place, ...]
+    right: tuple[Place, ...] = ()
     published: Value = None
     margin: float = 0.0
     within: float | None = None
