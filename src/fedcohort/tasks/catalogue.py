@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from fedcohort.errors import UnknownName, check
+from fedcohort.registry import parse
 from fedcohort.tasks import objectives
 from fedcohort.tasks.base import TaskSpec
 from fedcohort.tasks.classify import ClassificationSpec, Factory
@@ -260,5 +261,6 @@ def _checked(plan: dict[str, Any]) -> dict[str, Any]:
     if plan.get("optimiser", "sgd") not in OPTIMISERS:
         raise UnknownName.among("optimiser", str(plan["optimiser"]), OPTIMISERS)
     if isinstance(plan.get("objective"), str):
-        plan["objective"] = objectives.get(plan["objective"])
+        objective, arguments = parse(plan["objective"])  # "flash-robust(alpha=1.0, beta=8.0)"
+        plan["objective"] = objectives.get(objective, **arguments)
     return plan

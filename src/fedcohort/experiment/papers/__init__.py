@@ -10,6 +10,11 @@ from fedcohort.experiment.papers.study import Study
 
 # One line per file; each has STUDIES, in the order in which the paper prints them.
 _FILES = (
+    "flash_table1",
+    "flash_fig2",
+    "flash_fig3",
+    "flash_fig4",
+    "flash_fig5",
     "flashrl_table1",
     "flashrl_fig2",
     "fedcm_table2",

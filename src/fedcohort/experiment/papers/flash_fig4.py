@@ -1,0 +1,157 @@
+"""FLASH, Fig. 4: (a, b) other bandits in the place of the linear one, (c, d) contexts without one of their elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fedcohort.experiment.measure import Subject, metric
+from fedcohort.experiment.papers import flash
+from fedcohort.experiment.papers.flash import CIFAR, DEPARTURES, SEEDS
+from fedcohort.experiment.papers.study import (
+    Cell,
+    Claim,
+    Lookup,
+    Study,
+    Value,
+    beats,
+    of_scale,
+    quantity,
+    row_beats,
+    until,
+)
+
+LINEAR, NEURAL, RESTLESS = "linear bandit (FLASH)", "neural bandit", "restless bandit"
+BANDITS = {LINEAR: flash.FLASH, NEURAL: "Neural bandit", RESTLESS: "Restless bandit"}
+SETTINGS = {"noise 15 %": (0, 15), "skewed 30 %": (30, 0)}  # (skewed, noise)
+ACCURACY, REACHED, WHOLE = "best accuracy", "seconds to the lowest best", "seconds in all"
+ELEMENTS = {
+    "training loss": "val,duration,reward",
+    "validation loss": "loss,duration,reward",
+    "duration": "loss,val,reward",
+    "reward": "loss,val,duration",
+}
+FULL = "whole context"
+BANDIT_NOTES: tuple[str, ...] = ()
+CONTEXT_NOTES: tuple[str, ...] = ()
+
+
+def column(setting: str, what: str) -> str:
+    """The heading of a column."""
+    return f"{setting}: {what}"
+
+
+def lowest(setting: str) -> Callable[[Subject, Lookup], Value]:
+    """A target that all three bandits reach: the lowest of their best accuracies with the same seed."""
+    best = metric("best").compute
+
+    def target(subject: Subject, others: Lookup) -> Value:
+        del subject
+        found = [best(others((bandit, column(setting, ACCURACY)))) for bandit in BANDITS]
+        known = [value for value in found if value is not None]
+        return min(known) if len(known) == len(found) else None
+
+    return target
+
+
+def bandit_cells(scale: str) -> Sequence[Cell]:
+    """Three bandits in two settings, all on FLASH's loss: accuracy and virtual time."""
+    found = []
+    for bandit, name in BANDITS.items():
+        for setting, level in SETTINGS.items():
+            selector = flash.selectors(scale)[name]
+            keys = flash.run(scale, selector, flash.world(*level), loss=flash.objective(CIFAR))
+            measured = {
+                ACCURACY: quantity("best"),
+                REACHED: until(lowest(setting), "time_to_target"),
+                WHOLE: quantity("seconds", digits=0),
+            }
+            found += [Cell(bandit, column(setting, what), keys, q) for what, q in measured.items()]
+    return found
+
+
+def bandit_claims(scale: str) -> Sequence[Claim]:
+    """The linear bandit is as accurate in less time."""
+    del scale
+    found = []
+    for setting in SETTINGS:
+        for bandit in (NEURAL, RESTLESS):
+            accuracy, time = column(setting, ACCURACY), column(setting, REACHED)
+            found.append(
+                beats(
+                    f"{setting}: a {bandit} is not more accurate", (LINEAR, accuracy), (bandit, accuracy), margin=-1.0
+                )
+            )
+            found.append(beats(f"{setting}: FLASH is faster than a {bandit}", (LINEAR, time), (bandit, time)))
+    return found
+
+
+def levels(scale: str) -> dict[str, tuple[int, int]]:
+    """The columns of the ablation: (skewed, noise)."""
+    skew, noise = of_scale(
+        scale, smoke=((40,), (25,)), laptop=((30, 40), (15, 25)), paper=((10, 20, 30, 40), (5, 10, 15, 20, 25))
+    )
+    return {**{f"skewed {s} %": (s, 0) for s in skew}, **{f"noise {n} %": (0, n) for n in noise}}
+
+
+def without(element: str) -> str:
+    """The heading of a row."""
+    return f"without {element}"
+
+
+def contexts(scale: str) -> dict[str, str]:
+    """FLASH with its whole context and without each element."""
+    whole = flash.selectors(scale)[flash.FLASH]
+    more = whole.removeprefix("flash").strip("()")
+    return {
+        FULL: whole,
+        **{without(e): f"flash(context={kept!r}{', ' * bool(more)}{more})" for e, kept in ELEMENTS.items()},
+    }
+
+
+def context_cells(scale: str) -> Sequence[Cell]:
+    """Best accuracy at every level, and the virtual time of the whole run."""
+    found = []
+    for row, selector in contexts(scale).items():
+        for heading, level in levels(scale).items():
+            keys = flash.run(scale, selector, flash.world(*level), loss=flash.objective(CIFAR))
+            found.append(Cell(row, heading, keys, quantity("best")))
+            found.append(Cell(row, column(heading, WHOLE), keys, quantity("seconds", digits=0)))
+    return found
+
+
+def context_claims(scale: str) -> Sequence[Claim]:
+    """Which element matters where."""
+    skew = [heading for heading, (s, _) in levels(scale).items() if s]
+    noise = [heading for heading, (s, _) in levels(scale).items() if not s]
+    loss, val, duration, reward = (without(e) for e in ELEMENTS)
+    times = [column(heading, WHOLE) for heading in levels(scale)]
+    return (
+        row_beats("training loss is crucial with noise: leaving it out costs accuracy", FULL, loss, noise),
+        row_beats("with noise it matters more than validation loss", val, loss, noise),
+        row_beats("validation loss is important with skew: leaving it out costs accuracy", FULL, val, skew),
+        row_beats("with skew it matters more than training loss", loss, val, skew),
+        row_beats("the previous reward helps in all settings", FULL, reward, [*skew, *noise]),
+        row_beats("duration in the context makes runs shorter", FULL, duration, times),
+    )
+
+
+STUDIES = (
+    Study(
+        "flash:fig4-bandits",
+        "FLASH, Fig. 4 a and b: other bandits in the place of the linear one, with FedAvg (CIFAR-10; %, virtual s)",
+        bandit_cells,
+        bandit_claims,
+        SEEDS,
+        DEPARTURES,
+        BANDIT_NOTES,
+    ),
+    Study(
+        "flash:fig4-context",
+        "FLASH, Fig. 4 c and d: contexts without one element, with FedAvg (CIFAR-10, best accuracy, %)",
+        context_cells,
+        context_claims,
+        SEEDS,
+        DEPARTURES,
+        CONTEXT_NOTES,
+    ),
+)
