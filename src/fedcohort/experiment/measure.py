@@ -35,6 +35,7 @@ class Subject:
     target: float | None = None
     patience: int | None = None
     aim: str = "accuracy"  # the column that has to reach the target
+    folder: Path | None = None  # where the run is, for what only its journal knows
 
     @cached_property
     def world(self) -> World:
@@ -77,7 +78,7 @@ class Subject:
 def subject(folder: Path, target: float | None = None, patience: int | None = None) -> Subject:
     """A run folder to be measured."""
     found = read(folder)
-    return Subject(found.config, found.history, client_accuracy(folder), target, patience, folder)
+    return Subject(found.config, found.history, client_accuracy(folder), target, patience, folder=folder)
 
 
 def right_labels(world: World) -> NDArray[np.float64]:
