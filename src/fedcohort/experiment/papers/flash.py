@@ -105,7 +105,8 @@ def task(scale: str, data: str, loss: str) -> str:
     cifar = of_scale(
         scale,
         smoke="digits-mlp(epochs=1, lr=0.01, optimiser='adam', unlabelled=0.05)",
-        laptop=f"cifar10-cnn({small}, lr=0.004, recut=True, test=0.08, unlabelled=0.004, unused=0.84, validation=0.005)",
+        laptop=f"cifar10-cnn({small}, lr=0.004, recut=True, test=0.08, unlabelled=0.004, unused=0.84, "
+        "validation=0.005)",
         paper="cifar10-resnet18(epochs=5, unlabelled=0.05)",
     )
     femnist = of_scale(
