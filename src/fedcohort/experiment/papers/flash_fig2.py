@@ -35,7 +35,7 @@ def cells(data: str, scale: str) -> Sequence[Cell]:
         selector, robust = flash.who(scale, row)
         loss = flash.objective(data) if robust else "ce"
         for column, level in {**noise, **skew}.items():
-            keys = flash.run(scale, selector, flash.world(*level), loss=loss, data=data)
+            keys = flash.run(scale, selector, flash.world(*level, data), loss=loss, data=data)
             found.append(Cell(row, column, keys, quantity("best")))
     return found
 

@@ -112,7 +112,7 @@ def _study(block: str) -> Study:
 
 OF_METHODS = (
     "FedNova counts steps (Adam is no linear solver) and SCAFFOLD takes full gradients as variates, before Adam",
-    "FedBiO, and a global model of RHFL, are our constructions; FedDF and RHFL distil on 240 unlabelled images",
+    "FedBiO, and a global model of RHFL, are our constructions; FedDF and RHFL distil on 220 unlabelled images",
     "FLASH trains on its robust loss except under RHFL, which has one of its own; the row without is not in the paper",
 )
 STUDIES = tuple(_study(block) for block in WORLDS)
