@@ -21,6 +21,14 @@ _FILES = (
     "fedcm_table3",
     "fedcm_table4",
     "fedcm_table5",
+    "fedacs_table2",
+    "fedacs_table3",
+    "fedacs_fig4",
+    "fedacs_fig6",
+    "fedacs_fig7",
+    "fedacs_fig8",
+    "fedacs_fig9",
+    "fedacs_fig10",
 )
 ALL = "all"
 
