@@ -43,6 +43,8 @@ from .samples import turn8
 from .vectors import LANES, call_panels, call_taps
 from .winners import sieve
 
+_LONG = 64  # windows of one list: short lists of several samples are put together
+
 
 @kernel
 def total(a: Floats) -> np.float32:
@@ -93,88 +95,98 @@ def pixels_of(row: Table, ws: Floats, u: int, s: int) -> None:
 
 
 @kernel
-def pixels_from(row: Table, ws: Floats, x: Floats, at: int) -> None:
-    """Bring sample `at` of x (n, features) into [y][x][channel], with a border of zeros."""
+def pixels_from(row: Table, ws: Floats, x: Floats, at: Index) -> None:
+    """Bring the samples `at` of x (n, features) into [sample][y][x][channel], with a border of zeros."""
     high, wide, pad, ci = row[HI], row[WI], row[PAD], row[CI]
     line = (wide + 2 * pad) * ci
+    image = (high + 2 * pad) * line
     if pad:
-        fill(ws, row[PIXELS], row[PIXELS] + (high + 2 * pad) * line)
+        fill(ws, row[PIXELS], row[PIXELS] + at.size * image)
     flat = x.reshape(-1)
-    for y in range(high):
-        start = row[PIXELS] + (y + pad) * line + pad * ci
-        out = ws[start : start + wide * ci]
-        for c in range(ci):
-            begin = ((at * ci + c) * high + y) * wide
-            source = flat[begin : begin + wide]
-            for j in range(wide):
-                out[j * ci + c] = source[j]
+    for i in range(at.size):
+        for y in range(high):
+            start = row[PIXELS] + i * image + (y + pad) * line + pad * ci
+            out = ws[start : start + wide * ci]
+            for c in range(ci):
+                begin = ((at[i] * ci + c) * high + y) * wide
+                source = flat[begin : begin + wide]
+                for j in range(wide):
+                    out[j * ci + c] = source[j]
 
 
 @kernel
 def spread_weights(row: Table, ws: Floats, w: Floats) -> None:
     """Weights of a convolution as [output][ky][kx][channel]; the channels that fill up a vector are zero."""
-    k, ci, spaced = row[KERNEL], row[CI], row[SPACED]
-    fill(ws, row[SPREAD], row[SPREAD] + row[CO] * k * row[VECTORS] * LANES)
+    k, ci, spaced, pitch = row[KERNEL], row[CI], row[SPACED], row[VECTORS] * LANES
+    size = ci * k * k
     for o in range(row[CO]):
+        out = ws[row[SPREAD] + o * k * pitch : row[SPREAD] + (o + 1) * k * pitch]
+        source = w[row[WEIGHT] + o * size : row[WEIGHT] + (o + 1) * size]
         for ky in range(k):
-            start = row[SPREAD] + (o * k + ky) * row[VECTORS] * LANES
-            out = ws[start : start + k * spaced]
             for kx in range(k):
+                at = ky * pitch + kx * spaced
                 for c in range(ci):
-                    out[kx * spaced + c] = w[row[WEIGHT] + ((o * ci + c) * k + ky) * k + kx]
+                    out[np.uint64(at + c)] = source[np.uint64((c * k + ky) * k + kx)]
+                for c in range(ci, spaced):
+                    out[at + c] = np.float32(0.0)
 
 
 @kernel
 def conv_backward(
-    row: Table,
-    after: Table,
-    first: bool,
-    ws: Floats,
-    winners: Bytes,
-    w: Floats,
-    g: Floats,
-    x: Floats,
-    at: Index,
+    row: Table, after: Table, first: bool, ws: Floats, winners: Bytes, w: Floats, g: Floats, x: Floats, at: Index,
     s: int,
-) -> None:
+) -> None:  # fmt: skip
     """Bias gradients into g, weight gradients into the taps, and the gradient by the input unless this stage is first.
 
-    `at` are the samples in x; further places of the block hold no sample and have no gradient.
+    `at` are the samples in x; further places of the block hold no sample and have no gradient. As many samples make
+    one list of places as have their pixels in the first-level cache.
     """
-    k, co, vectors = row[KERNEL], row[CO], row[VECTORS]
+    co, size = row[CO], row[KERNEL] * row[VECTORS] * LANES
     line = (row[WI] + 2 * row[PAD]) * row[SPACED]
     image = (row[HI] + 2 * row[PAD]) * line
     grads, corners, within = windows(row, after)
-    count = corners.size
-    by_sample = (
-        (after[HI] + 2 * after[PAD]) * (after[WI] + 2 * after[PAD]) * after[SPACED] if after[CONV] else after[CI]
-    )
-    by_channel = 1 if after[CONV] else count
-    place, value = np.empty(count + 2, np.int64), np.empty(count + 2, np.float32)
+    by_sample, by_channel = after[CI], corners.size
+    if after[CONV]:
+        by_sample, by_channel = (after[HI] + 2 * after[PAD]) * (after[WI] + 2 * after[PAD]) * after[SPACED], 1
+    many = max(min(HOT // image, _LONG // corners.size, GROUP), 1)
+    room = corners.size * many + 1
+    place, value, ends = np.empty(co * room, np.int64), np.empty(co * room, np.float32), np.empty(co, np.int64)
     if not first:
         spread_weights(row, ws, w)
-    for i in range(at.size):
-        source = row[PIXELS]
+    for i in range(0, at.size, GROUP):
+        u = i if first else min(i, s - GROUP)
         if first:
-            pixels_from(row, ws, x, at[i])
+            pixels_from(row, ws, x, at[i : i + GROUP])
         else:
-            u = min(i // GROUP * GROUP, s - GROUP)
-            source += (i - u) * image
-            if i % GROUP == 0:
-                pixels_of(row, ws, u, s)
-            fill(ws, row[GRAD] + i * image, row[GRAD] + (i + 1) * image)
-        for o in range(co):
-            up = after[GRAD] + i * by_sample + o * by_channel
-            n = sieve(
-                winners, row[WINNER] + o * count * s + i, s, ws, up, grads, corners, within, count, place, value, 0
-            )
-            place[n], value[n] = 0, np.float32(0.0)
-            g[row[BIAS] + o] += total(value[:n])
-            taps = o * k * vectors * LANES
-            call_taps(row[GATHER], k, vectors, ws, row[TAPS] + taps, ws, source, line, place, value, 0, n)
-            if not first:
-                down = row[GRAD] + i * image
-                call_taps(row[SCATTER], k, vectors, ws, row[SPREAD] + taps, ws, down, line, place, value, 0, n)
+            pixels_of(row, ws, u, s)
+        for b in range(i, min(i + GROUP, at.size), many):
+            e = min(b + many, i + GROUP, at.size)
+            for o in range(co):
+                ends[o] = o * room
+            for j in range(b, e):
+                for o in range(co):
+                    ends[o] = sieve(
+                        winners, row[WINNER] + o * corners.size * s + j, s,
+                        ws, after[GRAD] + j * by_sample + o * by_channel, grads,
+                        corners, within, (j - b) * image, corners.size, place, value, ends[o],
+                    )  # fmt: skip
+            source = row[PIXELS] + (b - u) * image
+            for o in range(co):
+                place[ends[o]], value[ends[o]] = 0, np.float32(0.0)
+                g[row[BIAS] + o] += total(value[o * room : ends[o]])
+                call_taps(
+                    row[GATHER], row[KERNEL], row[VECTORS], ws, row[TAPS] + o * size, ws, source, line, place, value,
+                    o * room, ends[o] - o * room,
+                )  # fmt: skip
+            if first:
+                continue
+            down = row[GRAD] + b * image
+            fill(ws, down, down + (e - b) * image)
+            for o in range(co):
+                call_taps(
+                    row[SCATTER], row[KERNEL], row[VECTORS], ws, row[SPREAD] + o * size, ws, down, line, place, value,
+                    o * room, ends[o] - o * room,
+                )  # fmt: skip
 
 
 @kernel
@@ -254,12 +266,13 @@ def order_taps(table: Table, ws: Floats, g: Floats) -> None:
     """Weight gradients of convolutions, from [output][ky][kx][channel] to the order of the weights."""
     for i in range(table.shape[0] - 1):
         row = table[i]
-        k, ci, spaced = row[KERNEL], row[CI], row[SPACED]
+        k, ci, spaced, pitch = row[KERNEL], row[CI], row[SPACED], row[VECTORS] * LANES
+        size = ci * k * k
         for o in range(row[CO] if row[CONV] else 0):
+            taps = ws[row[TAPS] + o * k * pitch : row[TAPS] + (o + 1) * k * pitch]
+            out = g[row[WEIGHT] + o * size : row[WEIGHT] + (o + 1) * size]
             for ky in range(k):
-                start = row[TAPS] + (o * k + ky) * row[VECTORS] * LANES
-                taps = ws[start : start + k * spaced]
-                for c in range(ci):
-                    out = g[row[WEIGHT] + ((o * ci + c) * k + ky) * k :]
-                    for kx in range(k):
-                        out[kx] = taps[kx * spaced + c]
+                for kx in range(k):
+                    at = ky * pitch + kx * spaced
+                    for c in range(ci):
+                        out[np.uint64((c * k + ky) * k + kx)] = taps[np.uint64(at + c)]

@@ -130,22 +130,34 @@ def move(
             w[i] -= lr * g[i]
 
 
+@kernel
+def change(w: Floats, start: Floats, delta: Floats) -> bool:
+    """delta = w - start; whether all of it is finite."""
+    odd = np.float32(0.0)
+    for i in range(w.size):
+        delta[i] = w[i] - start[i]
+        odd += delta[i] - delta[i]  # NaN for infinities and NaN, else 0
+    return bool(odd == np.float32(0.0))
+
+
 _SAMPLES = (_XS, _IS, _IS, types.int64[:, ::1], types.intp)
 
 
-@entry(types.intp(*_SPACE, _F, _FS, *_SAMPLES, _D, _D, _XS, types.boolean, _FS, _FS, _D))
+@entry(types.intp(*_SPACE, _FS, _F, *_SAMPLES, _D, _D, _XS, types.boolean, _FS, _FS, _D))
 def train(
-    table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, start: Floats, x: Floats, rows: Index,
+    table: Table, ws: Floats, winners: Bytes, seen: Index, start: Floats, delta: Floats, x: Floats, rows: Index,
     label: Index, order: Index, batch: int, rate: Doubles, o: Doubles, frozen: Floats, given: bool, weight: Floats,
     correction: Floats, stats: Doubles,
 ) -> int:  # fmt: skip
-    """Local training in place of w. `order` (epochs, n) holds positions in rows and label.
+    """Local training from `start`; the change goes to `delta`. `order` (epochs, n) holds positions in rows and label.
 
     `stats` receives sum, sum of squares and number of the first epoch's cross-entropies. Returns the steps taken,
-    negative if the loss stopped being finite.
+    as its complement (negative) if the loss or the weights stopped being finite.
     """
     n = rows.size
     most = min(batch, n)
+    w = np.zeros(start.size + LANES, np.float32)[: start.size]
+    w[:] = start
     g = np.empty(w.size + LANES, np.float32)[: w.size]  # tiles write back what lies behind a run
     first = np.zeros(w.size if rate[MOMENTUM] != 0.0 or rate[ADAM] != 0.0 else 0, np.float32)
     second = np.zeros(w.size if rate[ADAM] != 0.0 else 0, np.float32)
@@ -176,6 +188,6 @@ def train(
                     stats[1] += np.float64(hard[i]) * hard[i]
                     stats[2] += 1.0
             if not math.isfinite(total):
-                return -taken
+                return ~taken
             move(w, g, start, first, second, correction, rate, taken)
-    return taken
+    return taken if change(w, start, delta) else ~taken

@@ -27,6 +27,7 @@ from fedcohort.types import Index, Model, Objective, Plan, Real, Updates
 
 from . import client as kernel
 from .layout import BLOCK, layout_of
+from .rooms import Rooms
 from .vectors import LANES
 
 Floats = NDArray[np.float32]
@@ -58,6 +59,7 @@ class FusedEngine:
         self.n_params = network.n_params
         self.last_layer = network.last_layer
         self._spaces: queue.SimpleQueue[Space] = queue.SimpleQueue()
+        self._rooms = Rooms()
         self._threads: ThreadPoolExecutor | None = None
 
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
@@ -65,24 +67,23 @@ class FusedEngine:
         m, sizes = clients.size, self._data.train.sizes[clients]
         check_plan(plan, m, self.n_params)
         start = self._weights(model.params)
-        delta = np.zeros((m, self.n_params), np.float32)
+        delta = self._rooms.take(m, self.n_params)
         steps, stats = np.zeros(m, np.int64), np.zeros((m, 3))
         epochs, lr = plan.epochs_of(m), plan.lr_of(m)
 
         def one(row: int, space: Space) -> bool:
-            weights = start.copy()
             steps[row] = self._train_client(
-                space, weights, start, int(clients[row]), row, plan, int(epochs[row]), float(lr[row]), stats[row]
+                space, start, delta[row], int(clients[row]), row, plan, int(epochs[row]), float(lr[row]), stats[row]
             )
-            np.subtract(weights, start, out=delta[row])
-            return steps[row] >= 0 and bool(np.isfinite(delta[row]).all())
+            return bool(steps[row] >= 0)
 
         broken = np.zeros(m, np.bool_)
+        delta[sizes == 0] = 0.0
         heavy = np.argsort(-(sizes * epochs), kind="stable")
         heavy = heavy[sizes[heavy] > 0]
         broken[heavy] = ~self._spread(one, heavy)
         delta[broken] = 0.0
-        updates = Updates(clients, delta, sizes.astype(np.float64), np.abs(steps))
+        updates = Updates(clients, delta, sizes.astype(np.float64), np.where(steps < 0, ~steps, steps))
         n = np.where(stats[:, 2] > 0, stats[:, 2], np.nan)
         none = np.full(m, np.nan)
         first = LossStats(stats[:, 0] / n, stats[:, 1] / n, none, stats[:, 2].astype(np.int64))
@@ -175,15 +176,18 @@ class FusedEngine:
             self._threads.shutdown()
             self._threads = None
         self._spaces = queue.SimpleQueue()
+        self._rooms = Rooms()
 
     def _weights(self, params: Real) -> Floats:
-        found = np.ascontiguousarray(params, np.float32)
+        """A copy, with room behind it for kernels that read whole vectors."""
         rule = f"the network has {self.n_params}"
-        check(found.shape == (self.n_params,), f"parameters of shape {found.shape}", rule, "use a model of this task")
+        check(params.shape == (self.n_params,), f"parameters of shape {params.shape}", rule, "use a model of this task")
+        found = np.zeros(self.n_params + LANES, np.float32)[: self.n_params]
+        found[:] = params
         return found
 
     def _train_client(
-        self, space: Space, weights: Floats, start: Floats, k: int, row: int, plan: Plan, epochs: int, lr: float,
+        self, space: Space, start: Floats, delta: Floats, k: int, row: int, plan: Plan, epochs: int, lr: float,
         stats: Doubles,
     ) -> int:  # fmt: skip
         part = self._data.train
@@ -194,11 +198,11 @@ class FusedEngine:
         frozen = np.empty((0, self._classes), np.float32)
         if plan.objective.pseudo:
             frozen = np.empty((rows.size, self._classes), np.float32)
-            kernel.infer(self._layout.table, *space, weights, self._x, rows, frozen)
+            kernel.infer(self._layout.table, *space, start, self._x, rows, frozen)
             frozen = np.exp(log_softmax(frozen))
         rate = np.array([lr, plan.momentum, plan.weight_decay, plan.prox, float(plan.optimiser == "adam")])
         taken: int = kernel.train(
-            self._layout.table, *space, weights, start, self._x, rows, label, order, plan.batch_size, rate,
+            self._layout.table, *space, start, delta, self._x, rows, label, order, plan.batch_size, rate,
             _vector(plan.objective), frozen, bool(plan.objective.pseudo), _sample_weight(plan, k, rows.size),
             _correction(plan, row), stats,
         )  # fmt: skip

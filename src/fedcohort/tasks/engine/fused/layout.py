@@ -145,7 +145,7 @@ def _place(table: NDArray[np.int64], block: int) -> Layout:
             row[SPREAD], floats = floats, floats + (_room(taps) if i > 0 else 0)
             row[WINNER], bytes_ = bytes_, bytes_ + _room(row[CO] * row[OH] * row[OW] // row[POOL] ** 2 * block)
             rows = max(rows, row[CO] * row[POOL] * (row[OW] * block + LANES))
-            pixels = max(pixels, plane * row[SPACED] * (GROUP if i > 0 else 1))
+            pixels = max(pixels, plane * row[SPACED] * GROUP)
         elif i == 0:
             row[TURNED], floats = floats, floats + _room(row[CI] * block)
         else:

@@ -37,24 +37,37 @@ def exp32(x: Any) -> Any:
 @kernel
 def soften(last: Index, ws: Floats, top: Floats, total: Floats, count: int, s: int) -> None:
     """Probabilities into the gradient's room; `top` and `total` become max and log-sum-exp minus max."""
-    z, p = last[ACT], last[GRAD]
     for i in range(count):
-        top[i] = ws[z + i]
+        top[i] = ws[last[ACT] + i]
         total[i] = 0.0
     for k in range(1, last[CI]):
+        z = ws[last[ACT] + k * s : last[ACT] + k * s + count]
         for i in range(count):
-            v = ws[z + k * s + i]
-            top[i] = top[i] if v <= top[i] else v
+            top[i] = top[i] if z[i] <= top[i] else z[i]
     for k in range(last[CI]):
+        z = ws[last[ACT] + k * s : last[ACT] + k * s + count]
+        p = ws[last[GRAD] + k * s : last[GRAD] + k * s + count]
         for i in range(count):
-            e = exp32(ws[z + k * s + i] - top[i])
-            ws[p + k * s + i] = e
-            total[i] += e
+            p[i] = exp32(z[i] - top[i])
+        for i in range(count):
+            total[i] += p[i]
     for k in range(last[CI]):
+        p = ws[last[GRAD] + k * s : last[GRAD] + k * s + count]
         for i in range(count):
-            ws[p + k * s + i] /= total[i]
+            p[i] /= total[i]
     for i in range(count):
         total[i] = math.log(total[i])
+
+
+@kernel
+def guesses(last: Index, ws: Floats, top: Floats, first: Floats, count: int, s: int) -> None:
+    """The first class that has the highest logit."""
+    for i in range(count):
+        first[i] = 0.0
+    for k in range(last[CI] - 1, -1, -1):
+        z = ws[last[ACT] + k * s : last[ACT] + k * s + count]
+        for i in range(count):
+            first[i] = np.float32(k) if z[i] == top[i] else first[i]
 
 
 @kernel
@@ -66,6 +79,7 @@ def measure(
     classes, z, p = last[CI], last[ACT], last[GRAD]
     top, total = np.empty(count, np.float32), np.empty(count, np.float32)
     soften(last, ws, top, total, count, s)
+    guesses(last, ws, top, hit, count, s)
     for i in range(count):
         y = label[i]
         base = total[i] + top[i]
@@ -80,11 +94,7 @@ def measure(
             value -= o[CE] * o[SMOOTHING] / classes * spread + o[PSEUDO] * soft
         value -= o[RCE] * o[FLOOR] * (1.0 - ws[p + y * s + i])
         loss[i] = value
-        best = 0
-        for k in range(1, classes):
-            if ws[z + k * s + i] > ws[z + best * s + i]:
-                best = k
-        hit[i] = best == y
+        hit[i] = hit[i] == y
 
 
 @kernel
@@ -101,12 +111,13 @@ def by_logits(
         for i in range(count):
             pull[i] = np.float32(o[RCE] * o[FLOOR]) * ws[p + label[i] * s + i]
     for k in range(classes):
-        for i in range(count):
-            at = p + k * s + i
-            grad = (ce - pull[i]) * ws[at] - even
-            if given:
-                grad += pseudo * (ws[at] - frozen[i, k])
-            ws[at] = grad * scale[i]
+        out = ws[p + k * s : p + k * s + count]
+        if given:
+            for i in range(count):
+                out[i] = ((ce - pull[i]) * out[i] - even + pseudo * (out[i] - frozen[i, k])) * scale[i]
+        else:
+            for i in range(count):
+                out[i] = ((ce - pull[i]) * out[i] - even) * scale[i]
         for i in range(count, s):
             ws[p + k * s + i] = 0.0
     for i in range(count):

@@ -37,35 +37,33 @@ SHAPES = {
 
 @intrinsic  # type: ignore[untyped-decorator]
 def sieve(
-    typing: Any, winner: Any, wo: Any, ws: Any, up: Any, uo: Any, us: Any, corner: Any, within: Any, count: Any,
-    place: Any, value: Any, at: Any,
+    typing: Any, winner: Any, wo: Any, further: Any, up: Any, uo: Any, grads: Any, corners: Any, within: Any, base: Any,
+    count: Any, place: Any, value: Any, at: Any,
 ) -> Any:  # fmt: skip
     """Append place and gradient of every window p that has a winner, from position `at` on; where the list ends.
 
-    Window p: winner[wo + p * ws], up[uo + us[p]], place corner[p] + within[winner + 1].
+    Window p: winner[wo + further * p], up[uo + grads[p]], place base + corners[p] + within[winner + 1].
     """
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        winner, wo, ws, up, uo, us, corner, within, count, place, value, at = args
-        where = [at_offset(context, builder, sig.args[i], args[i], I64(0)) for i in (5, 6, 7, 9, 10)]
-        us, corner, within, place, value = where
-        up = at_offset(context, builder, sig.args[3], up, uo)
-        winner = cgutils.alloca_once_value(builder, at_offset(context, builder, sig.args[0], winner, wo))
-        end = cgutils.alloca_once_value(builder, at)
+        starts = {0: args[1], 3: args[4]}
+        arrays = (0, 3, 5, 6, 7, 10, 11)
+        a = [at_offset(context, builder, sig.args[i], args[i], starts.get(i, I64(0))) for i in arrays]
+        winner, up, grads, corners, within, place, value = a
+        further, base, count, at = args[2], args[8], args[9], args[12]
+        end, passing = (cgutils.alloca_once_value(builder, start) for start in (at, winner))
         with cgutils.for_range(builder, count) as p:
-            now = builder.load(winner)
-            won = builder.sext(builder.load(now), I64)
-            builder.store(builder.gep(now, [ws]), winner)
+            won = builder.sext(builder.load(builder.load(passing)), I64)
+            builder.store(builder.gep(builder.load(passing), [further]), passing)
             here = builder.load(end)
-            found = builder.load(builder.gep(up, [builder.load(builder.gep(us, [p.index]))]))
-            first = builder.load(builder.gep(corner, [p.index]))
-            further = builder.load(builder.gep(within, [builder.add(won, I64(1))]))
-            builder.store(builder.add(first, further), builder.gep(place, [here]))
-            builder.store(found, builder.gep(value, [here]))
+            corner, grad = (builder.load(builder.gep(table, [p.index])) for table in (corners, grads))
+            spot = builder.add(corner, builder.load(builder.gep(within, [builder.add(won, I64(1))])))
+            builder.store(builder.add(base, spot), builder.gep(place, [here]))
+            builder.store(builder.load(builder.gep(up, [grad])), builder.gep(value, [here]))
             builder.store(builder.add(here, builder.zext(builder.icmp_signed(">=", won, I64(0)), I64)), end)
         return builder.load(end)
 
-    return N(winner, N, N, up, N, us, corner, within, N, place, value, N), codegen
+    return N(winner, N, N, up, N, grads, corners, within, N, N, place, value, N), codegen
 
 
 def _gather(builder: Any, rows: int, vectors: int, a: dict[str, Any]) -> None:
