@@ -128,11 +128,11 @@ class FakeGrid(Grid):
     def send_and_receive(self, messages, *, timeout=None):
         messages = list(messages)
         self.push_messages(messages)
-        end, got = self.now + (timeout or 0), []
+        end, got = self.now + (timeout or 0), self.pull_messages([])
         while len(got) < len(messages) and self.now < end:
-            got.extend(self.pull_messages([]))
             self.sleep(end - self.now)
-        return [*got, *self.pull_messages([])]
+            got.extend(self.pull_messages([]))
+        return got
 
 
 def start(strategy, grid, arrays=None, rounds=3, **keys):

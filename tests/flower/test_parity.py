@@ -28,8 +28,16 @@ from fedcohort.types import Model, Outcome
 
 ROUNDS, SIZE, POPULATION, SEED = 5, 4, 12, 3
 TICK = 2.0**-10  # times are multiples of this, so that sums and differences of them are exact
-BY_SCORE = ("tifl", "flash-rl", "favor")  # they learn from a score, which Flower's loop keeps to itself
-SELECTORS = registry.names("selector")
+WRAPPED = (
+    "warm-up(inner='oort', rounds=2)",
+    "cool-down(inner='flash', rounds=1)",
+    "explore(inner='tifl', share=0.3)",
+    "floor(inner='cool-down(inner=\"oort\", rounds=1)')",
+    "quota(inner='fedacs')",
+    "probability-cap(inner='proportional')",
+    "blocklist(inner='power-of-choice')",
+)
+SELECTORS = (*registry.names("selector"), *WRAPPED)
 
 
 class Recorded:
@@ -251,11 +259,12 @@ def test_simulator_flower_and_replay_choose_the_same(selector, over_select, faul
     assert [c.tolist() for c in replay(tmp_path)] == [sorted(c) for c in recorded.cohorts]
 
 
-@pytest.mark.parametrize("selector", [n for n in SELECTORS if n not in BY_SCORE])
+@pytest.mark.parametrize("selector", SELECTORS)
 def test_flowers_own_loop_asks_the_same(selector, tmp_path, monkeypatch):
     """Strategy.start of flwr itself. It times the round, not each reply, so here everybody takes the same time."""
     recorded = Recorded(selector, over_select=1.0, faults=False, alike=True)
-    strategy, grid, _ = flower(recorded, selector, tmp_path, monkeypatch, 1.0)
+    strategy, grid, score = flower(recorded, selector, tmp_path, monkeypatch, 1.0)
+    strategy.evaluate_fn = score  # Flower's loop keeps its own to itself
     Strategy.start(strategy, grid, as_record({"w": initial(recorded.sim)}), num_rounds=ROUNDS, timeout=1e5)
     asked, _ = journal_of(tmp_path)
     assert asked == [sorted(c) for c in recorded.cohorts]

@@ -119,6 +119,12 @@ class Rounds:
         """Seconds that this run has been at work, over all its processes."""
         return self.before + self.settings.clock() - self.began
 
+    def adopt(self, arrays: ArrayRecord) -> None:
+        """Go on from this model: a loop that is not ours may have changed it since we made it (noise, for instance)."""
+        if arrays is not self.arrays:
+            named = {str(k): a.numpy() for k, a in arrays.items()}
+            self.arrays, self.model = arrays, self.layout.model(named)
+
     def open(self, config: ConfigRecord) -> Open:
         """Choose the cohort, commit it, and write the messages."""
         self.config, self.probed = config, None

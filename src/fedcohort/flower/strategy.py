@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from fedcohort.flower.driver import Arrival, Sent
 from fedcohort.flower.halves import MethodHalf, StrategyHalf
 from fedcohort.flower.layout import Layout
 from fedcohort.flower.outcome import Open
-from fedcohort.flower.rounds import Rounds
+from fedcohort.flower.rounds import EvaluateFn, Rounds
 from fedcohort.flower.settings import Settings
 from fedcohort.protocols import Method, Selector, ServerBench
 from fedcohort.registry import make_method, make_selector
@@ -34,7 +34,6 @@ from fedcohort.session import Session
 from fedcohort.types import Outcome
 
 log = logging.getLogger("flwr")
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class CohortStrategy(Strategy):  # type: ignore[misc]
@@ -44,6 +43,8 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
     such as ``"oort(explore=0.8)"`` or a selector. Further keywords are the fields of
     :class:`fedcohort.flower.settings.Settings`: deadline, state_dir, max_privacy, min_available, wait, over_select,
     quorum, seed, limits, app_version, identity, metrics, metric_signals, check_shapes, score, poll.
+    `evaluate_fn` is the default of `start`; a loop that is not ours keeps its own to itself, so a selector that learns
+    from a score needs it here.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         bench: ServerBench | None = None,
         last_layer: tuple[str, ...] | None = None,
         state_dir: str | Path | None = None,
+        evaluate_fn: EvaluateFn | None = None,
         **settings: Any,
     ) -> None:
         if (inner is None) == (method is None):
@@ -72,7 +74,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         self.inner = inner
         self.selector = make_selector(selector) if isinstance(selector, str) else selector
         self.method = make_method(method) if isinstance(method, str) else method
-        self.bench, self.last_layer = bench, last_layer
+        self.bench, self.last_layer, self.evaluate_fn = bench, last_layer, evaluate_fn
         self._text = selector if isinstance(selector, str) else type(selector).__name__
         self._rounds: Rounds | None = None
         self._open: tuple[Open, list[Message]] | None = None
@@ -103,6 +105,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         log.info("Starting CohortStrategy with %s:", type(self.inner).__name__ if self.inner else self._method_name)
         self.summary()
         train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        evaluate_fn = evaluate_fn or self.evaluate_fn
         rounds = self._begin(grid, initial_arrays, timeout)
         try:
             first = evaluate_fn(0, initial_arrays) if evaluate_fn is not None else None
@@ -139,6 +142,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
                 f"this strategy is at round {rounds.session.index + 1}",
                 "call CohortStrategy.start, which goes on where it stopped",
             )
+        rounds.adopt(arrays)
         rnd = rounds.open(config)
         messages = [
             Message(body, dst_node_id=node, message_type=rnd.kind, ttl=self.settings.ttl, group_id=str(server_round))
@@ -164,7 +168,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
             if found is not None:
                 rounds.take(rnd, Arrival(found, message, now - rnd.started))
         rnd.timed_out = bool(sent)
-        rounds.close(rnd, ConfigRecord(), None, send=False)
+        rounds.close(rnd, ConfigRecord(), self.evaluate_fn, send=False)
         row = rounds.rows[-1]
         return rounds.arrays if row[Outcome.OK.name.lower()] else None, _record(row, "train.")
 
