@@ -1,11 +1,15 @@
 """How fast a cohort trains: fedcohort's engines against PyTorch, Flower's simulation and pfl-research, in one run.
 
-    python benchmarks/engine.py                      W1, W2, W3: every contender three times, interleaved; then scaling
-    python benchmarks/engine.py --workloads W1 --long    and 200 rounds of W1
+    python benchmarks/engine.py --long               W1, W2, W3: every contender three times, interleaved; then scaling
+                                                     and 200 rounds of W1
+    python benchmarks/engine.py --page               only write the page again from the results on disk
 
 Every contender runs in a process of its own, trains the same networks on data of the same shape, and reports the
-seconds of every round but the first. Start-up, compilation and warm-up are thus left out for all of them. Results go
-to benchmarks/results/engine.json and into docs/engine.md. See benchmarks/README.md for the peers' environment.
+seconds of every round but the first. Start-up, compilation and warm-up are thus left out for all of them. Nobody
+evaluates: a round is local training of the cohort and the mean of what comes back. Results go to
+benchmarks/results/engine.json and into docs/engine.md, after every workload, so that an interruption loses little.
+The page's words about bars are made from the same figures as its tables. See benchmarks/README.md for the peers'
+environment.
 """
 
 from __future__ import annotations
@@ -26,11 +30,10 @@ import numpy as np
 
 HERE = Path(__file__).parent
 PEERS = HERE / "peers"
-sys.path.insert(0, str(PEERS))
+sys.path[:0] = [str(PEERS), str(HERE)]
 import workloads  # noqa: E402
 
-FLOWER, PFL, TWO = "Flower simulation", "pfl-research", "PyTorch processes"
-BARS = {"W1": {"peers": 4.0, TWO: 3.0}, "W2": {"peers": 1.5}, "W3": {"peers": 3.0}}
+from engine_page import FLOWER, PFL, TWO, page, ratios  # noqa: E402
 
 
 def contenders(peer_python):
@@ -57,7 +60,11 @@ def contenders(peer_python):
 def run(command, workload, rounds):
     """Seconds of the rounds after the first, or None if the contender failed."""
     filled = [part.format(w=workload, fast=3 * rounds + 1, slow=rounds + 1) for part in command]
-    done = subprocess.run(filled, cwd=PEERS, capture_output=True, text=True, timeout=1800, check=False)
+    try:
+        done = subprocess.run(filled, cwd=PEERS, capture_output=True, text=True, timeout=1800, check=False)
+    except subprocess.TimeoutExpired:
+        print(f"{workload}: {' '.join(filled)} took more than half an hour")
+        return None
     lines = [line for line in done.stdout.splitlines() if line.startswith("ROUNDS ")]
     if not lines:
         print(done.stderr[-1500:])
@@ -76,18 +83,6 @@ def compare(name, table, repeats, rounds):
                 speeds[contender].append(passes / statistics.median(seconds) / 1e3)
                 print(f"{name} {repeat + 1}/{repeats} {contender:34s} {speeds[contender][-1]:8.2f} k/s", flush=True)
     return {c: {"best": max(s), "median": statistics.median(s), "all": s} for c, s in speeds.items() if s}
-
-
-def ratios(name, result):
-    """Our median and best over the fastest peer's, and over two-process PyTorch, with the bar where there is one."""
-    out = {}
-    for kind in ("median", "best"):
-        ours = result["fedcohort fused"][kind]
-        peers = [v[kind] for c, v in result.items() if c == FLOWER or c.startswith(PFL)]
-        out[kind] = {"peers": ours / max(peers)} if peers else {}
-        out[kind] |= {c: ours / v[kind] for c, v in result.items() if c != "fedcohort fused"}
-    out["bars"] = BARS[name]
-    return out
 
 
 def cohort_growth():
@@ -156,35 +151,6 @@ def machine():
     }
 
 
-def page(results):
-    """The measured part of docs/engine.md."""
-    m = results["machine"]
-    out = [f"{m['date']}, {m['processor']}, {m['cores']} cores, load before the run {m['load_before']:.1f}; "
-           "thousand client-samples per second, median (best) of the repetitions.", ""]  # fmt: skip
-    names = list(results["workloads"])
-    rows = list(dict.fromkeys(c for w in names for c in results["workloads"][w]))
-    out += ["| | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
-    for c in rows:
-        cells = [results["workloads"][w].get(c) for w in names]
-        out.append(f"| {c} | " + " | ".join(f"{v['median']:.1f} ({v['best']:.1f})" if v else "-" for v in cells) + " |")
-    out += ["", "| fused over | " + " | ".join(names) + " | bar |", "|---|" + "---|" * len(names) + "---|"]
-    for c, label in (("peers", "the fastest of Flower and pfl-research"), (TWO, "two-process PyTorch")):
-        cells = [f"{results['ratios'][w]['median'].get(c, float('nan')):.1f}" for w in names]
-        bars = ", ".join(f"{w} {BARS[w][c]:g}" for w in names if c in BARS[w]) or "-"
-        out.append(f"| {label} | " + " | ".join(cells) + f" | {bars} |")
-    if "long" in results:
-        out += ["", f"200 rounds of W1 (2.5 million client-samples): {results['long']:.0f} s."]
-    if "cohort" in results:
-        grown = ", ".join(f"{m}: {1e3 * s:.0f} ms" for m, s in results["cohort"].items())
-        out += ["", f"Clients per round (W3's network, 60 samples each): {grown}."]
-        grown = ", ".join(
-            f"{int(n):,}: {1e3 * v['seconds']:.1f} ms, {v['bytes_per_client']:.0f} bytes each"
-            for n, v in results["population"].items()
-        )
-        out += ["", f"Registered clients (10 train, 250 samples each; the others own one sample): {grown}."]
-    return "\n".join(out) + "\n"
-
-
 def write(results):
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)
@@ -196,7 +162,7 @@ def write(results):
         document.write_text(head + begin + page(results) + end + rest.split(end)[1])
 
 
-def main():
+def arguments():
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("--workloads", nargs="*", default=list(workloads.WORKLOADS), choices=list(workloads.WORKLOADS))
     ask.add_argument("--repeats", type=int, default=3)
@@ -205,14 +171,24 @@ def main():
     ask.add_argument("--peers-python", default=HERE / "peers-venv" / "bin" / "python")
     ask.add_argument("--long", action="store_true", help="also time 200 rounds of W1")
     ask.add_argument("--dry", action="store_true", help="write no files")
-    given = ask.parse_args()
+    ask.add_argument("--page", action="store_true", help="measure nothing: write docs/engine.md from the last results")
+    return ask.parse_args()
+
+
+def main():
+    given = arguments()
+    if given.page:
+        write(json.loads((HERE / "results" / "engine.json").read_text()))
+        return
     table = contenders(given.peers_python)
     if given.only:
         table = {name: c for name, c in table.items() if any(part in name for part in given.only)}
-    results = {"machine": machine(), "workloads": {}, "ratios": {}}
+    results = {"machine": machine(), "repeats": given.repeats, "workloads": {}, "ratios": {}}
     for name in given.workloads:
         results["workloads"][name] = compare(name, table, given.repeats, given.rounds)
         results["ratios"][name] = ratios(name, results["workloads"][name])
+        if not given.dry:
+            write(results)
     if given.long:
         results["long"] = sum(run([sys.executable, "ours.py", "{w}", "201", "fused"], "W1", 200))
     results["cohort"], results["population"] = cohort_growth(), population_growth()

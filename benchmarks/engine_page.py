@@ -1,0 +1,105 @@
+"""The measured part of docs/engine.md: tables and words, both made from the same figures."""
+
+from __future__ import annotations
+
+FLOWER, PFL, TWO = "Flower simulation", "pfl-research", "PyTorch processes"
+OURS = "fedcohort fused"
+BARS = {"W1": {"peers": 4.0, TWO: 3.0}, "W2": {"peers": 1.5}, "W3": {"peers": 3.0}}
+AGAINST = {"peers": "the fastest of Flower and pfl-research", TWO: "two-process PyTorch"}
+LONG = 120.0  # seconds that 200 rounds of W1 may take
+NARROW = 1.1  # a bar passed by less than this factor is called narrow
+
+
+def ratios(name, result):
+    """Our median and best over the fastest peer's, and over two-process PyTorch, with the bar where there is one."""
+    out = {}
+    for kind in ("median", "best"):
+        ours = result.get(OURS, {}).get(kind, float("nan"))
+        peers = [v[kind] for c, v in result.items() if c == FLOWER or c.startswith(PFL)]
+        out[kind] = {"peers": ours / max(peers)} if peers else {}
+        out[kind] |= {c: ours / v[kind] for c, v in result.items() if c != OURS}
+    out["bars"] = BARS[name]
+    return out
+
+
+def repetitions(results):
+    """How often each workload was measured: "three interleaved repetitions", or what was less."""
+    counts = {w: min(len(v["all"]) for v in found.values()) for w, found in results["workloads"].items() if found}
+    if len(set(counts.values())) == 1:
+        n = next(iter(counts.values()))
+        return f"{n} interleaved repetitions" if n > 1 else "one repetition, so the median is the best"
+    return "repetitions: " + ", ".join(f"{w} {n}" for w, n in counts.items())
+
+
+def speeds(results):
+    """The table of speeds."""
+    names = sorted(results["workloads"])
+    rows = list(dict.fromkeys(c for w in names for c in results["workloads"][w]))
+    out = ["| | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
+    for c in rows:
+        cells = [results["workloads"][w].get(c) for w in names]
+        out.append(f"| {c} | " + " | ".join(f"{v['median']:.1f} ({v['best']:.1f})" if v else "-" for v in cells) + " |")
+    return out
+
+
+def table_of_ratios(results):
+    """The table of ratios, medians (best)."""
+    names = sorted(results["workloads"])
+    out = ["| fused over | " + " | ".join(names) + " | bar |", "|---|" + "---|" * len(names) + "---|"]
+    for c, label in AGAINST.items():
+        pairs = [[results["ratios"][w][kind].get(c) for kind in ("median", "best")] for w in names]
+        cells = [f"{m:.2f} ({b:.2f})" if m is not None else "-" for m, b in pairs]
+        bars = ", ".join(f"{w} {BARS[w][c]:g}" for w in names if c in BARS[w]) or "-"
+        out.append(f"| {label} | " + " | ".join(cells) + f" | {bars} |")
+    return out
+
+
+def verdict(found, bar, what):
+    """One sentence about one bar."""
+    if found is None or found != found:
+        return f"{what}: not measured, {bar:g} is asked."
+    if found < bar:
+        return f"**{what}: short of its bar, {found:.2f} where {bar:g} is asked.**"
+    return f"{what}: {found:.2f}, {bar:g} is asked{', reached narrowly' if found < NARROW * bar else ''}."
+
+
+def verdicts(results):
+    """Every bar in words, by the medians."""
+    out = []
+    for w in sorted(results["workloads"]):
+        for c, bar in BARS[w].items():
+            out.append("- " + verdict(results["ratios"][w]["median"].get(c), bar, f"{w} against {AGAINST[c]}"))
+    if "long" in results:
+        took = results["long"]
+        said = f"- 200 rounds of W1 (2.5 million client-samples): {took:.0f} s, at most {LONG:.0f} s are asked"
+        out.append(said + ("." if took <= LONG else ": **short of its bar**."))
+    return out
+
+
+def growth(results):
+    """How cost grows with the cohort and with the population."""
+    grown = ", ".join(f"{m}: {1e3 * s:.0f} ms" for m, s in results["cohort"].items())
+    out = ["", f"Clients per round (W3's network, 60 samples each): {grown}."]
+    grown = ", ".join(
+        f"{int(n):,}: {1e3 * v['seconds']:.1f} ms, {v['bytes_per_client']:.0f} bytes each"
+        for n, v in results["population"].items()
+    )
+    return [*out, "", f"Registered clients (10 train, 250 samples each; the others own one sample): {grown}."]
+
+
+def page(results):
+    """The measured part of docs/engine.md."""
+    m = results["machine"]
+    out = [
+        f"{m['date']}, {m['processor']}, {m['cores']} cores, load before the run {m['load_before']:.1f}; thousand "
+        f"client-samples per second, median (best); {repetitions(results)}.",
+        "",
+        *speeds(results),
+        "",
+        *table_of_ratios(results),
+        "",
+        *verdicts(results),
+    ]
+    if "cohort" in results:
+        out += growth(results)
+    return "\n".join(out) + "\n"
