@@ -103,20 +103,20 @@ def gather(
     begun = [f for f in folders if (f / "journal.db").exists()]
     notes = [f"{len(folders) - len(begun)} of {len(folders)} runs have not begun"] if len(begun) < len(folders) else []
     read_: list[tuple[Path, Subject, str]] = []
-    failed: list[str] = []
+    failed: list[FedcohortError] = []
     for at, folder in enumerate(begun):
         now = state(folder)  # before reading: a run that ends meanwhile is finished the next time
         try:
             read_.append((folder, _subject(folder, cohorts), now))
         except FedcohortError as error:
-            failed.append(str(error))
+            failed.append(error)
         if on_read is not None:
             on_read(at + 1, len(begun))
+    if not read_ and failed:
+        raise failed[0]
     if not read_:
-        raise StoreError(
-            f"{len(folders)} runs", failed[0].rstrip(".") if failed else "none of them has begun", "name other runs"
-        )
-    notes += [f"left out: {text}" for text in failed[:MOST_NOTES]]
+        raise StoreError(f"{len(folders)} runs", "none of them has begun", "run them first")
+    notes += [f"left out: {error}" for error in failed[:MOST_NOTES]]
     notes += [f"left out for such reasons: {len(failed) - MOST_NOTES} more"] if len(failed) > MOST_NOTES else []
     return _arranged(read_, by, notes)
 

@@ -53,9 +53,10 @@ const FedCharts = (() => {
     return found;
   }
 
+  /* Ticks and their words in one unit of time for the whole axis. */
   function timeTicks(low, high, most) {
-    const unit = [86400, 3600, 60, 1].find((u) => high - low >= 2 * u) || 1;
-    return ticks(low / unit, high / unit, most).map((t) => t * unit);
+    const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([u]) => high - low >= 2 * u) || [1, "s"];
+    return ticks(low / size, high / size, most).map((t) => [t * size, `${number(t, 6)} ${unit}`]);
   }
 
   // --- the frame every chart stands in: canvas, overlay for the cursor, read-out, legend ------------------------------
@@ -135,7 +136,7 @@ const FedCharts = (() => {
     if (x !== null && c.hover) c.hover(x, y, g);
   }
 
-  function tell(c, lines, x, y) {
+  function tell(c, lines, x, y, floor = c.height) {
     c.tip.textContent = "";
     for (const [text, colour] of lines) {
       const row = c.tip.appendChild(make("div", "fc-row"));
@@ -145,7 +146,7 @@ const FedCharts = (() => {
     c.tip.hidden = false;
     const wide = c.tip.offsetWidth;
     c.tip.style.left = `${Math.max(0, x + 14 + wide > c.width ? x - wide - 14 : x + 14)}px`;
-    c.tip.style.top = `${Math.max(0, Math.min(y, c.height - c.tip.offsetHeight))}px`;
+    c.tip.style.top = `${Math.max(0, Math.min(y, floor - c.tip.offsetHeight))}px`;
   }
 
   function legend(c, entries, toggles) {
@@ -192,7 +193,10 @@ const FedCharts = (() => {
     g.fillStyle = c.pale;
     g.textAlign = "center";
     g.textBaseline = "top";
-    for (const [x, text] of box.xTicks) g.fillText(text, Math.min(Math.max(x, box.left), box.right - 4), box.bottom + 7);
+    for (const [x, text] of box.xTicks) {
+      const half = g.measureText(text).width / 2;
+      g.fillText(text, Math.min(Math.max(x, half + 2), c.width - half - 2), box.bottom + 7);
+    }
     g.strokeStyle = c.pale;
     g.beginPath();
     g.moveTo(box.left, box.bottom + 0.5);
@@ -316,8 +320,9 @@ const FedCharts = (() => {
     box.x = (v) => box.left + ((v - x0) / (x1 - x0)) * (box.right - box.left);
     box.y = (v) => box.bottom - ((v - y0) / (y1 - y0)) * (box.bottom - box.top);
     const most = Math.max(2, (box.right - box.left) / 90);
-    const marks = spec.xTime ? timeTicks(x0, x1, most) : ticks(x0, x1, most).filter((t) => !spec.xWhole || Number.isInteger(t));
-    box.xTicks = marks.map((t) => [box.x(t), xText(t)]);
+    const whole = (t) => !spec.xWhole || Number.isInteger(t);
+    const marks = spec.xTime ? timeTicks(x0, x1, most) : ticks(x0, x1, most).filter(whole).map((t) => [t, xText(t)]);
+    box.xTicks = marks.map(([t, text]) => [box.x(t), text]);
     g.clearRect(0, 0, c.width, c.height);
     axes(c, g, box, spec);
     g.save();
@@ -365,7 +370,9 @@ const FedCharts = (() => {
     g.lineTo(box.x(at), box.bottom);
     g.stroke();
     rows.sort((a, b) => b.y - a.y);
-    tell(c, [[`${spec.xLabel || ""} ${xText(at)}`], ...rows.slice(0, 14).map((r) => r.line)], px, box.top);
+    const middle = rows.reduce((sum, r) => sum + box.y(r.y), 0) / rows.length;
+    const side = middle < (box.top + box.bottom) / 2 ? box.bottom : box.top; /* where the lines are not */
+    tell(c, [[`${spec.xLabel || ""} ${xText(at)}`], ...rows.slice(0, 14).map((r) => r.line)], px, side, box.bottom - 6);
   }
 
   // --- outside ------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@
     }
     for (const [code, list] of [...byCode].sort((a, b) => a[0] - b[0])) {
       g.fillStyle = css(`--outcome-${code}`);
-      g.globalAlpha = code === 0 ? Math.min(1, Math.max(0.3, w)) : 1; /* narrower than a pixel: density shows as depth */
+      g.globalAlpha = Math.min(1, Math.max(code === 0 ? 0.3 : 0.45, w)); /* narrower than a pixel: density is depth */
       for (let i = 0; i < list.length; i += 2) {
         g.fillRect(box.left + list[i] * w, box.top + list[i + 1] * h, Math.max(w - gapX, 1), Math.max(h - gapY, 1));
       }

@@ -100,11 +100,12 @@
 
   function histogram() {
     const counts = run.traits.asked;
-    const most = Math.max(...counts, 0);
-    const width = Math.max(1, Math.ceil((most + 1) / 30));
-    const bins = new Array(Math.floor(most / width) + 1).fill(0);
-    counts.forEach((n) => (bins[Math.floor(n / width)] += 1));
-    const labels = bins.map((_, i) => (width === 1 ? String(i) : `${i * width}–${(i + 1) * width - 1}`));
+    const [least, most] = [Math.min(...counts, Infinity), Math.max(...counts, 0)];
+    const from = Number.isFinite(least) ? least : 0;
+    const width = Math.max(1, Math.ceil((most - from + 1) / 30));
+    const bins = new Array(Math.floor((most - from) / width) + 1).fill(0);
+    counts.forEach((n) => (bins[Math.floor((n - from) / width)] += 1));
+    const labels = bins.map((_, i) => (width === 1 ? String(from + i) : `${from + i * width}–${from + (i + 1) * width - 1}`));
     const names = labels.map((text) => `asked ${text} times, clients`);
     FedCharts.bars(by("histogram"), { labels, names, values: bins, xLabel: "times asked", yLabel: "clients" });
   }
