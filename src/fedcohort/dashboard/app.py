@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from importlib.resources import files
 
@@ -17,7 +16,7 @@ from starlette.routing import Route
 from fedcohort.dashboard.board import Board
 from fedcohort.dashboard.guard import Guard
 from fedcohort.dashboard.live import Live
-from fedcohort.dashboard.track import Plain, Track, real, text
+from fedcohort.dashboard.track import Plain, Track, as_json, real, text
 from fedcohort.errors import FedcohortError
 from fedcohort.registry import names, parse
 from fedcohort.report import views
@@ -185,8 +184,7 @@ def _world(config: Plain, population: int) -> tuple[Traits, str]:
 
 def answer(value: Plain) -> Response:
     """Values as JSON."""
-    body = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return Response(body, media_type="application/json")
+    return Response(as_json(value), media_type="application/json")
 
 
 def _number(request: Request, name: str) -> float | None:
@@ -202,6 +200,6 @@ async def _empty(request: Request, error: Exception) -> Response:
 
 def application(board: Board, live: Live, token: str, port: int, host: str = "127.0.0.1") -> Guard:
     """The whole application, guard first."""
-    inner = Starlette(routes=Pages(board, live).routes(), exception_handlers={HTTPException: _empty})
+    inner = Starlette(routes=Pages(board, live).routes(), exception_handlers={HTTPException: _empty, Exception: _empty})
     inner.router.redirect_slashes = False
     return Guard(inner, token, port, host)

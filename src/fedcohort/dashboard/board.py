@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedcohort.core.pack import PackError
 from fedcohort.dashboard.tail import glance, plain_file
 from fedcohort.dashboard.track import Plain, Track, real, text
-from fedcohort.errors import FedcohortError, StoreError, VersionMismatch
+from fedcohort.errors import StoreError, VersionMismatch
 from fedcohort.experiment.run import METRICS
 
 MOST_FOLDERS = 20_000
@@ -167,8 +166,8 @@ def _update(entry: Entry, link: bool) -> bool:
         return False
     if entry.seen and entry.seen[0][0] != files[0][0]:
         entry.born += 1
-    before = entry.brief
-    entry.seen, entry.brief = seen, _brief(entry, link, finished)
+    before, entry.seen = entry.brief, seen
+    entry.brief = _brief(entry, link, finished)
     return entry.brief != before
 
 
@@ -199,7 +198,7 @@ def _brief(entry: Entry, link: bool, finished: bool) -> Plain:
         return shown | _read(entry, finished)
     except VersionMismatch as error:
         return shown | {"state": "foreign", "note": text(str(error))}
-    except (FedcohortError, PackError, OSError, MemoryError, RecursionError) as error:
+    except Exception as error:  # whatever one folder holds, the others are listed
         return shown | {"state": "damaged", "note": text(str(error))}
 
 

@@ -7,7 +7,6 @@ Each event carries these positions as its id, so that a browser that lost the co
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from fedcohort.dashboard.board import Board
-from fedcohort.dashboard.track import Plain, text
+from fedcohort.dashboard.track import Plain, as_json, text
 from fedcohort.errors import FedcohortError
 
 EVERY = 1.0  # seconds between two looks
@@ -140,5 +139,4 @@ def _watch(request: Request) -> Watch:
 
 
 def _event(kind: str, value: Plain, place: str) -> str:
-    data = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return f"id: {place}\nevent: {kind}\ndata: {data}\n\n"
+    return f"id: {place}\nevent: {kind}\ndata: {as_json(value)}\n\n"

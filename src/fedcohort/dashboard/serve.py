@@ -10,7 +10,6 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from fedcohort.dashboard.guard import HEADERS, check_token, loopback
 from fedcohort.errors import BadParameter, MissingExtra, check
@@ -44,7 +43,7 @@ class _Protocol(H11Protocol):
         self.transport.close()
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """A server that lets its listening pages go as soon as it is told to end."""
 
     def __init__(self, config: uvicorn.Config, live: Live) -> None:
@@ -90,10 +89,13 @@ def serve(
     secret = check_token(token) if token is not None else secrets.token_urlsafe(24)
     board = Board(roots)
     with listen(host, port) as sock:
-        asyncio.run(_serve(board, sock, secret, ready))
+        if ready is not None:
+            ready(f"http://{_shown(sock)}/?token={secret}")
+        asyncio.run(server(board, sock, secret).serve(sockets=[sock]))
 
 
-async def _serve(board: Board, sock: socket.socket, token: str, ready: Callable[[str], None] | None) -> None:
+def server(board: Board, sock: socket.socket, token: str) -> Server:
+    """A server for this socket; `should_exit = True` ends it."""
     address, port = sock.getsockname()[:2]
     live = Live(board)
     config = uvicorn.Config(
@@ -111,8 +113,9 @@ async def _serve(board: Board, sock: socket.socket, token: str, ready: Callable[
         timeout_graceful_shutdown=GRACE,
     )
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
-    server: Any = _Server(config, live)
-    if ready is not None:
-        shown = f"[{address}]" if ":" in address else address
-        ready(f"http://{shown}:{port}/?token={token}")
-    await server.serve(sockets=[sock])
+    return Server(config, live)
+
+
+def _shown(sock: socket.socket) -> str:
+    address, port = sock.getsockname()[:2]
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -6,6 +6,7 @@ list, about 250 bytes a round; score parts are looked up in the journal when som
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from array import array
@@ -47,6 +48,11 @@ def real(value: Any) -> float | None:
     except OverflowError:
         return None
     return found if math.isfinite(found) else None
+
+
+def as_json(value: Plain) -> str:
+    """Values as JSON on one line, without a letter that could open a tag."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 class Track:

@@ -138,7 +138,7 @@
   }
 
   function keep() {
-    history.replaceState(null, "", `#${[...state.selected.keys()].join(",")}`);
+    history.replaceState(null, "", state.selected.size ? `#${[...state.selected.keys()].join(",")}` : "/");
   }
 
   // --- hearing --------------------------------------------------------------------------------------------------------
