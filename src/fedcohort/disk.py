@@ -10,6 +10,9 @@ import os
 import sqlite3
 from pathlib import Path
 
+# What SQLite raises; its words about a damaged file may quote bytes that are no text, which Python cannot decode.
+FAULTS = (sqlite3.Error, UnicodeDecodeError)
+
 
 class Disk:
     """The real one."""

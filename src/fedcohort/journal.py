@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcohort.core.pack import PackError, pack, unpack
-from fedcohort.disk import DISK, Disk
+from fedcohort.disk import DISK, FAULTS, Disk
 from fedcohort.errors import JournalDamaged, RunExists, RunLocked, StoreError, VersionMismatch, check
 from fedcohort.segments import fold, unfold
 from fedcohort.snapshots import write_durably
@@ -107,7 +107,7 @@ class Journal:
             try:
                 _found(path, header, disk)
                 return cls(path, _connect(path, disk), lock, disk)
-            except (sqlite3.Error, OSError) as error:
+            except (*FAULTS, OSError) as error:
                 raise _unwritable(path, error) from None
         except StoreError:
             lock.release()
@@ -128,7 +128,7 @@ class Journal:
             try:
                 _unseal(path, disk)
                 journal = cls(path, _connect(path, disk), lock, disk)
-            except (sqlite3.Error, OSError) as error:
+            except (*FAULTS, OSError) as error:
                 raise _unwritable(path, error) from None
             if journal.head != looked.head:
                 journal._db.close()
@@ -146,7 +146,7 @@ class Journal:
         try:
             _refuse_newer(path, _version(db))
             return cls(path, db, None, disk)
-        except (sqlite3.Error, StoreError) as error:
+        except (*FAULTS, StoreError) as error:
             db.close()
             raise error if isinstance(error, StoreError) else _damaged(path, str(error)) from None
 
@@ -174,7 +174,7 @@ class Journal:
         try:
             with self._db:
                 self._db.execute("INSERT INTO record VALUES (?, ?, ?, ?, ?)", (self._seq + 1, kind, index, body, hash_))
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise _unwritable(self.path, error) from None
         self._seq, self._hash = self._seq + 1, hash_
 
@@ -189,7 +189,7 @@ class Journal:
                 expected += 1
                 if kind is None or record.kind == kind:
                     yield Record(record.seq, record.kind, record.round, record.body, hash_)
-        except (sqlite3.DatabaseError, TypeError, AttributeError, PackError) as error:
+        except (*FAULTS, TypeError, AttributeError, PackError) as error:
             raise _damaged(self.path, str(error)) from None
         if expected == 0 and self._seq >= 0:
             raise _damaged(self.path, "all records are gone")
@@ -218,7 +218,7 @@ class Journal:
                     )
                     self._db.execute("DELETE FROM record WHERE seq <= ?", (old[-1].seq,))
             self._db.execute("VACUUM")
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise _unwritable(self.path, error) from None
         self._checkpoint()
         return before, self.path.stat().st_size
@@ -234,7 +234,7 @@ class Journal:
 
     def close(self) -> None:
         """Give the file and the folder back; the owner leaves a seal."""
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*FAULTS):
             self._db.close()
         if self._lock is not None:
             if self._lock.held and not self.path.with_name(f"{self.path.name}-wal").exists():
@@ -246,7 +246,7 @@ class Journal:
         """Bring everything from the WAL into the file."""
         try:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise _unwritable(self.path, error) from None
 
     def _folded(self) -> int:
@@ -297,7 +297,7 @@ def _connect(path: Path, disk: Disk) -> sqlite3.Connection:
             db.execute(_SEGMENTS)
             db.execute("PRAGMA user_version = 2")
             db.execute("COMMIT")
-    except sqlite3.Error:
+    except FAULTS:
         db.close()
         raise
     return db
@@ -306,7 +306,7 @@ def _connect(path: Path, disk: Disk) -> sqlite3.Connection:
 def _roll_back(path: Path, disk: Disk) -> None:
     """Undo what a crash interrupted before the file was in WAL mode (schema 1 switched in its place)."""
     if path.with_name(f"{path.name}-journal").exists():
-        with contextlib.closing(disk.connect(path)) as db, contextlib.suppress(sqlite3.Error):
+        with contextlib.closing(disk.connect(path)) as db, contextlib.suppress(*FAULTS):
             _version(db)
 
 
