@@ -143,12 +143,12 @@ def test_blocks_come_back_and_bombs_do_not_unfold():
         list(unfold((10).to_bytes(8, "little") + block[8:]))  # it would unfold to more than it says
 
 
-def test_a_flip_in_the_name_of_a_column_is_said_in_one_sentence(tmp_path):
-    """SQLite quotes the name it does not find; here it is no text any more."""
+def test_a_flip_in_the_name_of_a_table_is_said_in_one_sentence(tmp_path):
+    """SQLite quotes the name in its complaint; here it is no text any more."""
     path = tmp_path / "journal.db"
     Journal.create(path, {"config": {}}).close()
     whole = path.read_bytes()
-    at = whole.index(b"kind TEXT")
+    at = whole.index(b"tablesegment") + len("table")
     path.write_bytes(whole[:at] + bytes([whole[at] | 0x80]) + whole[at + 1 :])
     path.with_name("journal.seal").unlink()
     for look in (Journal.read, Journal.open):
