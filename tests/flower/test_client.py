@@ -14,10 +14,10 @@ from flwr.serverapp.strategy import FedAvg
 from tests.flower.grid import FakeClient, FakeGrid, arrays_of, as_record, start, timing
 
 from fedcohort import registry
-from fedcohort.errors import BadParameter, RunExists
-from fedcohort.flower import CohortApp, CohortStrategy, Outputs, wire
-from fedcohort.flower.client import work
+from fedcohort.errors import BadParameter, FedcohortError, RunExists
+from fedcohort.flower import CohortApp, CohortStrategy, Outputs, orders, wire
 from fedcohort.flower.project import write_project
+from fedcohort.flower.told import CORRECTION, work
 
 CLASSES, FEATURES = 3, 4
 
@@ -224,6 +224,57 @@ def test_the_written_project_runs_and_learns(tmp_path, monkeypatch):
     result = start(strategy, grid, task.initial(), rounds=6, evaluate_fn=server.test_metrics)
     assert result.evaluate_metrics_serverapp[6]["accuracy"] > 0.7
     assert isinstance(result.arrays, ArrayRecord)
+
+
+@pytest.mark.parametrize("method", ["fedprox(mu=0.5)", "scaffold", "feddyn(alpha=0.1)", "fedadam(server_lr=0.03)"])
+def test_the_written_project_applies_the_client_half_of_our_methods(tmp_path, monkeypatch, method):
+    write_project(tmp_path / "a-app")
+    monkeypatch.syspath_prepend(str(tmp_path / "a-app"))
+    try:
+        client, server, task = (importlib.import_module(f"a_app.{n}") for n in ("client_app", "server_app", "task"))
+        clients = [AppClient(client.app, i, 5) for i in range(5)]
+        grid = FakeGrid(clients)
+        strategy = CohortStrategy(method=method, selector="uniform", size=3, deadline=9.0, **timing(grid))
+        keys = {"train_config": ConfigRecord({"lr": 0.1}), "evaluate_fn": server.test_metrics}
+        result = start(strategy, grid, task.initial(), rounds=6, **keys)
+    finally:
+        for name in [n for n in sys.modules if n.startswith("a_app")]:
+            del sys.modules[name]
+    assert result.evaluate_metrics_serverapp[6]["accuracy"] > 0.5
+    asked = [m for c in clients for m in c.seen if m.metadata.message_type == "train"]
+    assert any(CORRECTION in m.content for m in asked) == (method.partition("(")[0] in ("scaffold", "feddyn"))
+
+
+def test_orders_adjust_the_gradient_by_prox_term_and_correction():
+    """g + mu (w - w0) + c with g = 1, mu = 0.5, w = 4, w0 = 2, c = 3: 1 + 1 + 3 = 5."""
+    content = {
+        "arrays": as_record({"w": np.full(2, 2.0)}),
+        "config": ConfigRecord({"proximal-mu": 0.5}),
+        CORRECTION: as_record({"w": np.full(2, 3.0)}),
+    }
+    asked = orders(message("train", **content), epochs=2, lr=0.3)
+    assert (asked.epochs, asked.lr) == (2, 0.3)
+    np.testing.assert_array_equal(asked.adjust({"w": np.ones(2)}, {"w": np.full(2, 4.0)})["w"], 5.0)
+    plain = orders(message("train", arrays=as_record({"w": np.ones(2)})))
+    np.testing.assert_array_equal(plain.adjust({"w": np.ones(2)}, {"w": np.ones(2)})["w"], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("method", "what"),
+    [
+        ("scaffold", "does not apply 'correction'"),
+        ("fedprox", "does not apply 'proximal-mu'"),
+        ("rhfl", "its client half changes 'objective'"),
+        ("fedca", "cannot work at this server"),
+        ("fedbio", "cannot work at this server"),
+    ],
+)
+def test_a_method_that_cannot_run_here_is_refused_by_name_before_training(method, what):
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+    strategy = CohortStrategy(method=method, selector="uniform", size=2, deadline=5.0, wait=3.0, **timing(grid))
+    with pytest.raises(FedcohortError, match=what):
+        start(strategy, grid)
+    assert [m for m in grid.pushed if m.metadata.message_type == "train"] == []
 
 
 @pytest.mark.parametrize("name", ["My App", "1app", "a.b", "app;rm"])

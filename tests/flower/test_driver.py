@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from flwr.serverapp import strategy as stock
 from tests.flower.grid import FakeClient, FakeGrid, arrays_of, start, timing
 
@@ -319,6 +319,21 @@ def test_a_method_whose_client_half_nobody_applies_is_refused_by_name():
     strategy = CohortStrategy(method="scaffold", selector="uniform", size=2, wait=5.0, **timing(grid))
     with pytest.raises(MissingSignal, match=r"client 0.*'correction'"):
         start(strategy, grid)
+
+
+def test_a_loop_that_is_not_ours_may_change_the_model_between_rounds():
+    """As strategies that add noise do: the next round goes on from what the loop passes, not from what we made."""
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+    strategy = make(grid)
+    first = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
+    replies = grid.send_and_receive(strategy.configure_train(1, first, ConfigRecord(), grid), timeout=9.0)
+    made, _ = strategy.aggregate_train(1, replies)
+    np.testing.assert_array_equal(made["w"].numpy(), 1.0)
+    noisy = ArrayRecord({"w": Array(np.full(2, 5.0, np.float32))})
+    messages = list(strategy.configure_train(2, noisy, ConfigRecord(), grid))
+    assert all((m.content["arrays"]["w"].numpy() == 5.0).all() for m in messages)
+    made, _ = strategy.aggregate_train(2, grid.send_and_receive(messages, timeout=9.0))
+    np.testing.assert_array_equal(made["w"].numpy(), 6.0)
 
 
 def test_unchanged_client_apps_work_with_selectors_that_need_nothing():

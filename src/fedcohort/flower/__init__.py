@@ -19,10 +19,17 @@ if TYPE_CHECKING:
     from fedcohort.flower.client import CohortApp
     from fedcohort.flower.measure import Outputs
     from fedcohort.flower.strategy import CohortStrategy
+    from fedcohort.flower.told import APPLIES, orders
 
-__all__ = ["CohortApp", "CohortStrategy", "Outputs"]
+__all__ = ["APPLIES", "CohortApp", "CohortStrategy", "Outputs", "orders"]
 
-_PLACES = {"CohortApp": "client", "CohortStrategy": "strategy", "Outputs": "measure"}
+_PLACES = {
+    "APPLIES": "told",
+    "CohortApp": "client",
+    "CohortStrategy": "strategy",
+    "Outputs": "measure",
+    "orders": "told",
+}
 
 
 def __getattr__(name: str) -> Any:

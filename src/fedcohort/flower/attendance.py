@@ -63,7 +63,7 @@ class Attendance:
             raise kind(
                 f"client {name}{others}",
                 f"{why}; {known} of at least {s.min_available} clients can be asked by {selector}",
-                "bring these clients up to date, or choose another selector",
+                _remedy(why),
             )
         raise StoreError(
             f"{known} clients",
@@ -110,3 +110,11 @@ class Attendance:
         """Late replies since the last row, by name."""
         late, self.late = self.late, {}
         return {"late_replies": {self.clients.roster.name(s): round(v, 3) for s, v in late.items()}} if late else {}
+
+
+def _remedy(why: str) -> str:
+    if "does not apply" in why:
+        return "let the training function do it and say so with CohortApp(applies=...), or choose another method"
+    if "version" in why:
+        return "bring these clients up to date"
+    return "give the CohortApp of these clients what it needs for it, or choose another selector"

@@ -33,7 +33,7 @@ class CohortApp(ClientApp):  # type: ignore[misc]
     """A ClientApp whose replies carry the declared signals.
 
     `outputs` and `gradient` are described in :mod:`fedcohort.flower.measure`; `version` is compared with the server's
-    `app_version`; `applies` names what the training function does on request ("proximal-mu", "correction").
+    `app_version`; `applies` names what the training function does on request (:mod:`fedcohort.flower.told`).
     """
 
     def __init__(
@@ -132,13 +132,6 @@ def identity(context: Context) -> str:
         if key in context.node_config:
             return str(context.node_config[key])
     return f"node-{context.node_id}"
-
-
-def work(message: Message, epochs: int) -> int:
-    """Local epochs of this round: the app's own, scaled by what the selector directs (PyramidFL), at least one."""
-    told = message.content.get(wire.REQUEST)
-    factor = told.get("directive.work", 1.0) if isinstance(told, ConfigRecord) else 1.0
-    return max(round(epochs * float(factor)), 1)
 
 
 def _only_arrays(content: RecordDict) -> ArrayRecord:

@@ -1,4 +1,4 @@
-"""Who makes the model: a wrapped Flower strategy, or one of our methods. The round driver sees one seam.
+"""Who makes the model: a wrapped Flower strategy, or one of our methods (ours.py). The driver sees one seam.
 
 A wrapped strategy is shown a grid on which only the chosen nodes exist, and its own sampling settings are widened for
 the length of the call, so that its sampling takes all of them: nothing is drawn, nothing is waited for. What it keeps
@@ -11,7 +11,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,14 +20,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fedcohort.errors import BadParameter, StateMismatch
+from fedcohort.errors import StateMismatch
 from fedcohort.flower.belief import Believed
-from fedcohort.flower.layout import Layout, record
-from fedcohort.protocols import Aggregation, Method, ServerBench
-from fedcohort.types import Arrays, Cohort, Index, Model, Plan, Updates
+from fedcohort.flower.layout import record
+from fedcohort.types import Arrays, Cohort, Index, Model
 
 log = logging.getLogger("flwr")
-CORRECTION = "fedcohort.correction"  # ArrayRecord of a request: added to every gradient
 _WIDE = {
     "fraction_train": 1.0,
     "fraction_evaluate": 1.0,
@@ -201,102 +199,6 @@ class StrategyHalf:
             setattr(chain[int(depth)], name, _restore(key, form, arrays))
 
 
-class MethodHalf:
-    """One of our methods. Clients are told of a proximal term and of corrections; other client halves are refused."""
-
-    def __init__(self, method: Method, layout: Layout, seed: int, bench: ServerBench | None) -> None:
-        self.method, self.layout, self.seed, self.bench = method, layout, seed, bench
-        self.weight_key, self.weight_needed = "num-examples", True
-        self.plan = Plan()
-        self.measure: frozenset[str] = frozenset()
-
-    def demands(self, model: Model) -> tuple[frozenset[str], frozenset[str]]:
-        """Signals and abilities that the client half asks for, found by preparing a plan for one client."""
-        plan = self.method.prepare(Plan(seed=self.seed), model, np.zeros(1, np.int64))
-        changed = [n for n in ("objective", "sample_weight", "optimiser") if getattr(plan, n) != getattr(Plan(), n)]
-        if changed:
-            raise BadParameter(
-                f"method {self.method.name}",
-                f"its client half changes {changed[0]!r}, of which Flower clients are not told",
-                "use it in the simulator, or choose another method",
-            )
-        needed = {"proximal-mu"} if plan.prox else set()
-        return plan.measure, frozenset(needed | ({"correction"} if plan.correction is not None else set()))
-
-    def configure(self, asked: Asked, config: ConfigRecord, grid: Grid) -> tuple[str, dict[int, RecordDict]]:
-        """The model, the config, and what the client half needs."""
-        del grid
-        slots = np.array(sorted(asked.nodes), np.int64)
-        base = Plan(
-            epochs=int(_number(config, "local-epochs", 1)),
-            batch_size=int(_number(config, "batch-size", 32)),
-            lr=_number(config, "lr", 0.1),
-            momentum=_number(config, "momentum", 0.0),
-            seed=self.seed,
-            round=asked.index,
-        )
-        self.plan = self.method.prepare(base, asked.model, slots)
-        self.measure = self.plan.measure
-        told = ConfigRecord({**config, "server-round": asked.index + 1})
-        if self.plan.prox:
-            told["proximal-mu"] = float(self.plan.prox)
-        bodies = {int(s): RecordDict({"arrays": asked.arrays, "config": told}) for s in slots}
-        if self.plan.correction is not None:
-            rows = np.broadcast_to(self.plan.correction, (slots.size, asked.model.params.size))
-            for slot, row in zip(slots, rows, strict=True):
-                vector = replace(asked.model, params=np.asarray(row, np.float32))
-                bodies[int(slot)][CORRECTION] = record(self.layout.named(vector))
-        return MessageType.TRAIN, bodies
-
-    def aggregate(self, asked: Asked, replies: Sequence[Believed]) -> Made:
-        """Our server half on the matrix of updates."""
-        if not replies:
-            return Made(None)
-        updates = self._updates(asked, replies)
-        cohort = asked.cohort
-        context = Aggregation(
-            index=asked.index,
-            plan=self.plan,
-            population=asked.samples.size,
-            samples=asked.samples,
-            dispatched=cohort.clients,
-            inclusion=_by_client(cohort.clients, cohort.inclusion),
-            multiplicity={
-                k: int(v) for k, v in _by_client(cohort.clients, cohort.directives.get("multiplicity")).items()
-            },
-            bench=self.bench,
-            rng=asked.rng,
-        )
-        made = self.method.aggregate(asked.model, updates, context)
-        filtered = {int(c): "filtered" for c in updates.clients[~made.accepted]}
-        info = {k: float(v) for k, v in made.info.items()}
-        return Made(record(self.layout.named(made.model)), _means(replies), filtered, info)
-
-    def _updates(self, asked: Asked, replies: Sequence[Believed]) -> Updates:
-        per_epoch = [-(-int(r.weight) // self.plan.batch_size) for r in replies]
-        at = np.searchsorted(np.sort(asked.cohort.clients), [r.slot for r in replies])
-        epochs = self.plan.epochs_of(asked.cohort.clients.size)[at]
-        steps = [r.steps or max(int(e) * n, 1) for r, e, n in zip(replies, epochs, per_epoch, strict=True)]
-        return Updates(
-            clients=np.array([r.slot for r in replies], np.int64),
-            delta=np.stack([r.delta for r in replies]),
-            weight=np.array([r.weight for r in replies], np.float64),
-            steps=np.array(steps, np.int64),
-            buffers=np.stack([r.model.buffers for r in replies]),
-            counters=np.stack([r.model.counters for r in replies]),
-            extras={n: np.stack([np.asarray(r.signals[n]) for r in replies]) for n in sorted(self.measure)},
-        )
-
-    def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """The method's own state."""
-        return self.method.state_dict(), {}
-
-    def load(self, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state`."""
-        del meta
-        self.method.load_state_dict(arrays)
-
-
 @contextlib.contextmanager
 def widened(strategy: Strategy) -> Iterator[None]:
     """For the length of a call, a strategy that samples takes everybody, and Python's global luck is untouched."""
@@ -324,24 +226,6 @@ def _clean(reply: Believed, content: RecordDict) -> Message:
     message = reply.arrival.message
     message.content = content
     return message
-
-
-def _number(config: ConfigRecord, key: str, default: float) -> float:
-    value = config.get(key, default)
-    return float(value) if isinstance(value, int | float) else default
-
-
-def _means(replies: Sequence[Believed]) -> dict[str, Any]:
-    """Weighted means of the scalar metrics, as Flower reports them."""
-    total = sum(r.weight for r in replies)
-    scalars = [k for k, v in replies[0].metrics.items() if not isinstance(v, list) and k != "num-examples"]
-    return {k: float(sum(np.asarray(r.metrics[k]) * r.weight for r in replies)) / total for k in scalars}
-
-
-def _by_client(clients: Index, column: Any) -> dict[int, float]:
-    if column is None:
-        return {}
-    return {int(c): float(v) for c, v in zip(clients, np.asarray(column), strict=True)}
 
 
 def _save(key: str, value: Any, arrays: Arrays, meta: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ clientapp = "{module}.client_app:app"
 [tool.flwr.app.config]
 num-server-rounds = 5
 selector = "oort"
+method = "fedavg"
 cohort = 2
 deadline = 60.0
 min-available = 2
@@ -107,14 +108,15 @@ def gradient(model, x, y):
     return loss, {k: v.astype(np.float32) for k, v in grad.items()}
 
 
-def train(model, x, y, epochs: int, lr: float, seed: int, batch: int = 16):
-    """Plain SGD; the model is changed in place. Returns the mean loss of the first epoch and the steps taken."""
+def train(model, x, y, epochs: int, lr: float, seed: int, adjust, batch: int = 16):
+    """SGD; the model is changed in place. Returns the mean loss of the first epoch and the steps taken."""
     rng, losses, steps = np.random.default_rng(seed), [], 0
     for epoch in range(epochs):
         order = rng.permutation(len(y))
         for at in range(0, len(order), batch):
             rows = order[at : at + batch]
             loss, grad = gradient(model, x[rows], y[rows])
+            grad = adjust(grad, model)
             for key in model:
                 model[key] = model[key] - lr * grad[key]
             losses += [loss] if epoch == 0 else []
@@ -122,11 +124,14 @@ def train(model, x, y, epochs: int, lr: float, seed: int, batch: int = 16):
     return float(np.mean(losses)), steps
 '''
 
-_CLIENT = '''"""The client. Against a plain Flower app, one line differs: CohortApp(...) where ClientApp() stood."""
+_CLIENT = '''"""The client. Against a plain Flower app, one line differs: CohortApp(...) where ClientApp() stood.
+
+`orders` is for methods with a client half (FedProx, SCAFFOLD, FedDyn) and for PyramidFL; without them, leave it away.
+"""
 
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
-from fedcohort.flower import CohortApp, Outputs
+from fedcohort.flower import APPLIES, CohortApp, Outputs, orders
 from {module} import task
 
 
@@ -146,7 +151,7 @@ def gradient(arrays: ArrayRecord, context: Context):
     return task.gradient({{k: a.numpy() for k, a in arrays.items()}}, *data(context)[0])[1]
 
 
-app = CohortApp(outputs=outputs, gradient=gradient, version="1.0.0")  # was: app = ClientApp()
+app = CohortApp(outputs=outputs, gradient=gradient, applies=APPLIES, version="1.0.0")  # was: app = ClientApp()
 
 
 @app.train()
@@ -156,8 +161,8 @@ def train(msg: Message, context: Context) -> Message:
     model = {{k: a.numpy() for k, a in msg.content["arrays"].items()}}
     config = msg.content["config"]
     seed = int(config["server-round"]) if "server-round" in config else 0
-    epochs, lr = int(context.run_config["local-epochs"]), float(context.run_config["lr"])
-    loss, steps = task.train(model, x, y, epochs, lr, seed)
+    asked = orders(msg, epochs=int(context.run_config["local-epochs"]), lr=float(context.run_config["lr"]))
+    loss, steps = task.train(model, x, y, asked.epochs, asked.lr, seed, asked.adjust)
     metrics = MetricRecord({{"train_loss": loss, "num-examples": len(y), "num-steps": steps}})
     arrays = ArrayRecord({{k: Array(v) for k, v in model.items()}})
     return Message(RecordDict({{"arrays": arrays, "metrics": metrics}}), reply_to=msg)
@@ -173,7 +178,10 @@ def evaluate(msg: Message, context: Context) -> Message:
     return Message(RecordDict({{"metrics": metrics}}), reply_to=msg)
 '''
 
-_SERVER = '''"""The server. Against a plain Flower app, two lines differ: an import, and the wrapped strategy."""
+_SERVER = '''"""The server. Against a plain Flower app, two lines differ: an import, and the wrapped strategy.
+
+With another `method` than fedavg, one of fedcohort's own takes the place of Flower's strategy.
+"""
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
@@ -196,8 +204,10 @@ def test_metrics(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 def main(grid: Grid, context: Context) -> None:
     """Run the federation."""
     config = context.run_config
+    method = None if config["method"] == "fedavg" else str(config["method"])
     strategy = CohortStrategy(
-        FedAvg(fraction_evaluate=0.0),
+        FedAvg(fraction_evaluate=0.0) if method is None else None,
+        method=method,
         selector=str(config["selector"]),
         size=int(config["cohort"]),
         deadline=float(config["deadline"]),
@@ -208,7 +218,7 @@ def main(grid: Grid, context: Context) -> None:
     initial = ArrayRecord({{k: Array(v) for k, v in task.initial().items()}})
     rounds = int(config["num-server-rounds"])
     result = strategy.start(
-        grid, initial, num_rounds=rounds, train_config=ConfigRecord(), evaluate_fn=test_metrics
+        grid, initial, num_rounds=rounds, train_config=ConfigRecord({{"lr": config["lr"]}}), evaluate_fn=test_metrics
     )
     print("accuracy by round:", [round(m["accuracy"], 4) for m in result.evaluate_metrics_serverapp.values()])
 '''
@@ -224,7 +234,7 @@ Federated digits on Flower, with the clients of each round chosen by a fedcohort
 
 Settings are in `pyproject.toml` under `[tool.flwr.app.config]`; another selector for one run:
 
-    flwr run . --stream --run-config 'selector="uniform" cohort=3'
+    flwr run . --stream --run-config 'selector="uniform" method="fedadam" cohort=3'
 """
 
 

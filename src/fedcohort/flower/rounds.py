@@ -22,9 +22,10 @@ from fedcohort.flower.belief import Judge
 from fedcohort.flower.carry import reopen, resume, snapshot, state_of
 from fedcohort.flower.clients import SERVER_SIDE, Clients, Terms
 from fedcohort.flower.driver import Arrival, Driver
-from fedcohort.flower.halves import Asked, Made, MethodHalf, StrategyHalf
+from fedcohort.flower.halves import Asked, Made, StrategyHalf
 from fedcohort.flower.layout import Layout, record
 from fedcohort.flower.memory import Memory, counts, pack_result
+from fedcohort.flower.ours import MethodHalf
 from fedcohort.flower.outcome import Open, like, plain, result_of
 from fedcohort.flower.questions import Questions
 from fedcohort.flower.replay import MODEL_SIZED

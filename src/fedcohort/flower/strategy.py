@@ -23,8 +23,9 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedcohort.errors import BadParameter, OutOfTurn
 from fedcohort.flower.driver import Arrival, Sent
-from fedcohort.flower.halves import MethodHalf, StrategyHalf
+from fedcohort.flower.halves import StrategyHalf
 from fedcohort.flower.layout import Layout
+from fedcohort.flower.ours import MethodHalf
 from fedcohort.flower.outcome import Open
 from fedcohort.flower.rounds import EvaluateFn, Rounds
 from fedcohort.flower.settings import Settings
@@ -74,6 +75,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         self.inner = inner
         self.selector = make_selector(selector) if isinstance(selector, str) else selector
         self.method = make_method(method) if isinstance(method, str) else method
+        self._spare = make_method(method) if isinstance(method, str) else None
         self.bench, self.last_layer, self.evaluate_fn = bench, last_layer, evaluate_fn
         self._text = selector if isinstance(selector, str) else type(selector).__name__
         self._rounds: Rounds | None = None
@@ -195,7 +197,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         settings = replace(self.settings, deadline=min(self.settings.deadline, timeout))
         half: StrategyHalf | MethodHalf
         if self.method is not None:
-            half = MethodHalf(self.method, layout, settings.seed, self.bench)
+            half = MethodHalf(self.method, layout, settings.seed, self.bench, self._spare)
         else:
             assert self.inner is not None
             half = StrategyHalf(self.inner)
