@@ -33,6 +33,12 @@ NETWORKS = {
     "kernel 7, padding 3": lenet((3, 9, 9), (3, 2), 7, (6,), 4, padding=3),
     "no pool, no relu": Network((2, 6, 5), (Conv(3, 3), Conv(9, 1), ReLU(), Flatten(), Linear(4))),
     "pool of 3 before relu": Network((1, 10, 10), (Conv(10, 4, 1), MaxPool(3), ReLU(), Flatten(), Linear(6))),
+    "rows of 15 and 7 vectors": Network(
+        (3, 9, 8), (Conv(34, 3), ReLU(), Conv(50, 3), MaxPool(2), ReLU(), Conv(5, 1), Flatten(), Linear(3))
+    ),
+    "rows of 8 and 3 vectors": Network(
+        (5, 12, 12), (Conv(9, 4, 2), MaxPool(2), ReLU(), Conv(3, 4), ReLU(), Conv(17, 3), Flatten(), Linear(4))
+    ),
     "flat image": Network((2, 4, 4), (Flatten(), Linear(11), ReLU(), Linear(3))),
 }
 SIZES = [1, 20, 70, 9]

@@ -127,8 +127,9 @@ class BatchedEngine:
         """The fastest candidate; remembered for the next time."""
         times = {Variant(): self._seconds}
         candidates = [Variant(channels_last=True)] if self._data.x.ndim == 4 else []
+        candidates += [Variant(recurrent=True)] if self._engine.has_recurrence else []
         if self._seconds * work >= COMPILE_PAYS:
-            candidates += [replace(v, compiled=True) for v in (Variant(), *candidates)]
+            candidates += [replace(v, compiled=True) for v in (Variant(), *candidates) if not v.recurrent]
         for candidate in candidates:
             try:
                 times[candidate] = self._time(candidate, trial, model, plan)
@@ -228,6 +229,7 @@ def _key(engine: VariantEngine, batch: int) -> str:
     torch = engine._torch
     parts = [platform.machine(), platform.processor(), str(os.cpu_count()), torch.__version__, str(batch)]
     parts += [repr(engine._flat.module), str([tuple(p.shape) for p in engine._flat.params])]
+    parts += ["recurrent kernels"] if engine.has_recurrence else []  # choices made before there were any do not count
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as info:
         parts += sorted({line for line in info if line.startswith("model name")})
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]

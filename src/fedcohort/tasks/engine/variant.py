@@ -23,9 +23,14 @@ class Variant:
 
     channels_last: bool = False
     compiled: bool = False
+    recurrent: bool = False  # GRUs in the kernels of the fused engine
 
     def __str__(self) -> str:
-        kinds = (("channels-last", self.channels_last), ("torch.compile", self.compiled))
+        kinds = (
+            ("channels-last", self.channels_last),
+            ("torch.compile", self.compiled),
+            ("recurrent kernels", self.recurrent),
+        )
         return " + ".join(name for name, on in kinds if on) or "plain"
 
 
@@ -40,8 +45,17 @@ class VariantEngine(ReferenceEngine):
         module: Any = self._flat.module
         if variant.channels_last:
             module.to(memory_format=self._torch.channels_last)
+        if variant.recurrent:
+            from fedcohort.tasks.engine.recurrence import quicken
+
+            quicken(module)
         if variant.compiled:
             self._flat.module = self._torch.compile(module)
+
+    @property
+    def has_recurrence(self) -> bool:
+        """Whether the module holds a GRU."""
+        return any(isinstance(m, self._torch.nn.GRU) for m in self._flat.module.modules())
 
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
         """Local training, single-threaded: the bits of a client do not depend on how many processes share the work."""

@@ -132,6 +132,29 @@ def spread_weights(row: Table, ws: Floats, w: Floats) -> None:
 
 
 @kernel
+def sift(
+    row: Table, after: Table, ws: Floats, winners: Bytes, tables: tuple[Index, Index, Index], image: int, room: int,
+    b: int, e: int, place: Index, value: Floats, ends: Index, s: int,
+) -> None:  # fmt: skip
+    """Lists of the places that won in samples b to e, one per output channel; list o starts at o * room."""
+    grads, corners, within = tables
+    count = corners.size
+    by_sample, by_channel = after[CI], count
+    if after[CONV]:
+        by_sample, by_channel = (after[HI] + 2 * after[PAD]) * (after[WI] + 2 * after[PAD]) * after[SPACED], 1
+    for o in range(row[CO]):
+        ends[o] = o * room
+    for j in range(b, e):
+        for o in range(row[CO]):
+            ends[o] = sieve(
+                winners, row[WINNER] + o * count * s + j, s, ws, after[GRAD] + j * by_sample + o * by_channel, grads,
+                corners, within, (j - b) * image, count, place, value, ends[o],
+            )  # fmt: skip
+    for o in range(row[CO]):  # one entry that adds nothing: some walks take two at a time
+        place[ends[o]], value[ends[o]] = 0, np.float32(0.0)
+
+
+@kernel
 def conv_backward(
     row: Table, after: Table, first: bool, ws: Floats, winners: Bytes, w: Floats, g: Floats, x: Floats, at: Index,
     s: int,
@@ -141,15 +164,12 @@ def conv_backward(
     `at` are the samples in x; further places of the block hold no sample and have no gradient. As many samples make
     one list of places as have their pixels in the first-level cache.
     """
-    co, size = row[CO], row[KERNEL] * row[VECTORS] * LANES
+    co, k, vectors = row[CO], row[KERNEL], row[VECTORS]
     line = (row[WI] + 2 * row[PAD]) * row[SPACED]
-    image = (row[HI] + 2 * row[PAD]) * line
-    grads, corners, within = windows(row, after)
-    by_sample, by_channel = after[CI], corners.size
-    if after[CONV]:
-        by_sample, by_channel = (after[HI] + 2 * after[PAD]) * (after[WI] + 2 * after[PAD]) * after[SPACED], 1
-    many = max(min(HOT // image, _LONG // corners.size, GROUP), 1)
-    room = corners.size * many + 1
+    image, taps = (row[HI] + 2 * row[PAD]) * line, k * vectors * LANES
+    tables = windows(row, after)
+    many = max(min(HOT // image, _LONG // tables[1].size, GROUP), 1)
+    room = tables[1].size * many + 1
     place, value, ends = np.empty(co * room, np.int64), np.empty(co * room, np.float32), np.empty(co, np.int64)
     if not first:
         spread_weights(row, ws, w)
@@ -161,32 +181,18 @@ def conv_backward(
             pixels_of(row, ws, u, s)
         for b in range(i, min(i + GROUP, at.size), many):
             e = min(b + many, i + GROUP, at.size)
+            sift(row, after, ws, winners, tables, image, room, b, e, place, value, ends, s)
+            source, down = row[PIXELS] + (b - u) * image, row[GRAD] + b * image
             for o in range(co):
-                ends[o] = o * room
-            for j in range(b, e):
-                for o in range(co):
-                    ends[o] = sieve(
-                        winners, row[WINNER] + o * corners.size * s + j, s,
-                        ws, after[GRAD] + j * by_sample + o * by_channel, grads,
-                        corners, within, (j - b) * image, corners.size, place, value, ends[o],
-                    )  # fmt: skip
-            source = row[PIXELS] + (b - u) * image
-            for o in range(co):
-                place[ends[o]], value[ends[o]] = 0, np.float32(0.0)
-                g[row[BIAS] + o] += total(value[o * room : ends[o]])
-                call_taps(
-                    row[GATHER], row[KERNEL], row[VECTORS], ws, row[TAPS] + o * size, ws, source, line, place, value,
-                    o * room, ends[o] - o * room,
-                )  # fmt: skip
+                lo, n = o * room, ends[o] - o * room
+                g[row[BIAS] + o] += total(value[lo : lo + n])
+                call_taps(row[GATHER], k, vectors, ws, row[TAPS] + o * taps, ws, source, line, place, value, lo, n)
             if first:
                 continue
-            down = row[GRAD] + b * image
             fill(ws, down, down + (e - b) * image)
             for o in range(co):
-                call_taps(
-                    row[SCATTER], row[KERNEL], row[VECTORS], ws, row[SPREAD] + o * size, ws, down, line, place, value,
-                    o * room, ends[o] - o * room,
-                )  # fmt: skip
+                lo, n = o * room, ends[o] - o * room
+                call_taps(row[SCATTER], k, vectors, ws, row[SPREAD] + o * taps, ws, down, line, place, value, lo, n)
 
 
 @kernel
