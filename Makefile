@@ -10,12 +10,13 @@ TORTURE_FLAGS ?=
 demo: $(VENV)/.demo-ready
 	$(BIN)/fedcohort demo
 
+# First all that runs in memory; then real SuperLinks, SuperNodes and Ray clusters on loopback, not beside the others.
 test: $(VENV)/.test-ready lint
-	$(BIN)/python -m pytest -n 2 $(TEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 -m "not deployment" $(TEST_FLAGS)
+	FEDCOHORT_DEPLOYMENT=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m deployment $(TEST_FLAGS)
 
-# Real SuperLinks, SuperNodes and a two-node Ray cluster on loopback; minutes.
 test-deployment: $(VENV)/.test-ready
-	FEDCOHORT_DEPLOYMENT=1 $(BIN)/python -m pytest -m deployment $(TEST_FLAGS)
+	FEDCOHORT_DEPLOYMENT=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m deployment $(TEST_FLAGS)
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .

@@ -297,7 +297,7 @@ def drill(selector: str, options: argparse.Namespace) -> dict[str, object]:
             one.say(f"{found['rounds']} rounds are done")
         finally:
             marks = [p.mark for p in one.deployment.processes]
-            one.deployment.down(5.0)
+            one.deployment.down(2.0)
         found["orphans"] = [pid for mark in marks for pid in local.marked(mark)] + mentioning(folder)
         one.say("everything is ended")
         print("  " + json.dumps(found), flush=True)

@@ -93,7 +93,7 @@ def test_simulation_with_ray(tmp_path, monkeypatch):
         assert "round 3: asked" in text
     finally:
         marks = [p.mark for p in deployment.processes]
-        deployment.down(5.0)
+        deployment.down(2.0)
     assert [pid for mark in marks for pid in local.marked(mark)] == []
 
 
