@@ -6,7 +6,6 @@ Nothing is checked against the chain here: that costs a walk through the whole f
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -117,8 +116,13 @@ def state(folder: Path) -> str:
     """ "finished", "running" (by a process of this machine) or "unfinished"."""
     if (folder / METRICS).exists():
         return "finished"
-    with contextlib.suppress(OSError, ValueError):
+    try:
         owner = int((folder / "lock").read_text().strip())  # empty once the folder was given back
-        os.kill(owner, 0)  # asks only whether there is such a process
-        return "running"
+        if owner > 0:
+            os.kill(owner, 0)  # asks only whether there is such a process
+            return "running"
+    except PermissionError:
+        return "running"  # there is, and it is somebody else's
+    except (OSError, ValueError, OverflowError):
+        return "unfinished"
     return "unfinished"
