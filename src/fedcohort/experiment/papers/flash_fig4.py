@@ -32,7 +32,7 @@ LINEAR, NEURAL, RESTLESS = "linear bandit (FLASH)", "neural bandit", "restless b
 BANDITS = {LINEAR: flash.FLASH, NEURAL: "Neural bandit", RESTLESS: "Restless bandit"}
 SETTINGS = {"noise 15 %": (0, 15), "skewed 30 %": (30, 0)}  # (skewed, noise)
 ACCURACY, REACHED, WHOLE = "best accuracy", "seconds to the lowest best", "seconds in all"
-THINKING, THINKING_ROUNDS = "own milliseconds a round", 200
+THINKING, THINKING_ROUNDS = "own milliseconds a round", 50
 ELEMENTS = {
     "training loss": "val,duration,reward",
     "validation loss": "loss,duration,reward",
