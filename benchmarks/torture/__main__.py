@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import dashboard
 import dropout
 import files
+import flower
 import liars
 import replies
 import storage
@@ -68,6 +70,12 @@ ROWS = (
         "100 % bit-identical, 0 rounds lost",
         lambda q: storage.kills(_many(q, 3, 100), SEED),
         lambda f: f["identical"] == f["tried"],
+    ),
+    Row(
+        "kill -9 of real Flower processes",
+        "0 records lost, the run finishes and replays, 0 processes left",
+        lambda q: flower.kills(_many(q, 2, 20), SEED),
+        lambda f: not (f["records lost"] or f["runs not finished"] or f["processes left"]),
     ),
     Row(
         "crash behind every write, or in the middle of one",
@@ -166,8 +174,32 @@ ROWS = (
         lambda q: files.malicious(),
         lambda f: f["refused"] == f["files"] and f["payloads run"] == 0,
     ),
+    Row(
+        "dashboard: ways out of its folder",
+        "0 answered wrongly",
+        lambda q: dashboard.traversal(_many(q, 500, 10_000), SEED),
+        lambda f: f["answered wrongly"] == 0,
+    ),
+    Row(
+        "dashboard: markup in names, contents and requests",
+        "0 answered wrongly",
+        lambda q: dashboard.markup(_many(q, 15, 1_000), SEED),
+        lambda f: f["answered wrongly"] == 0,
+    ),
+    Row(
+        "dashboard: foreign hosts, methods, origins, no or wrong token",
+        "0 bytes said, 0 answered wrongly",
+        lambda q: dashboard.strangers(),
+        lambda f: f["answered wrongly"] == 0,
+    ),
+    Row(
+        "the same without its guard (control: the harness sees it)",
+        "more than 0 answered wrongly",
+        lambda q: dashboard.strangers(guarded=False),
+        lambda f: f["answered wrongly"] > 0,
+    ),
 )
-SLOW = ("fedcor", "neural-bandit", "flash", "restless-bandit", "feel", "divfl", "linucb")  # left out of --quick
+SLOW = ("fedcor", "neural-bandit", "flash", "restless-bandit", "feel", "divfl", "linucb", "processes")  # left out of --quick
 
 
 def main() -> int:

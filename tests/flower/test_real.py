@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from fedcohort.flower import local
-from fedcohort.flower.project import write_project
 from fedcohort.types import Outcome
 
 pytest.importorskip("flwr")
@@ -40,25 +39,14 @@ def drill(tmp_path, *arguments):
     return found["runs"]
 
 
-@deployment_test
-@pytest.mark.timeout(LIMIT)
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(("--selectors", "uniform"), id="insecure"),
-        pytest.param(("--selectors", "oort", "--tls"), id="tls-and-node-keys"),
-    ],
-)
-def test_deployment_that_is_treated_badly_finishes(tmp_path, arguments):
+def check_drill(run):
     """NaN, straggler, extra metric key, ServerApp and SuperNode killed with kill -9; no round is lost."""
-    (run,) = drill(tmp_path, *arguments)
     asked, outcomes = len(run["outcomes"]), run["outcomes"]
     assert run["rounds"] == asked >= 4
     assert all(1 <= len(row) <= 2 for row in outcomes)  # two of three were asked for, if two were there
-    reasons = {why: row for row in run["reasons"] for why in row.values()}
+    reasons = [why for row in run["reasons"] for why in row.values()]
     assert {"update-not-finite", "metric-unknown:surprise"} <= set(reasons)
-    rejected = sum(o == Outcome.REJECTED for row in outcomes for o in row.values())
-    assert rejected == len([why for row in run["reasons"] for why in row.values()])
+    assert sum(o == Outcome.REJECTED for row in outcomes for o in row.values()) == len(reasons)
     assert Outcome.LATE in outcomes[0].values()  # the straggler
     (again,) = run["asked_again"]
     assert (run["server_kills"], again) == (1, asked - 1)
@@ -69,62 +57,75 @@ def test_deployment_that_is_treated_badly_finishes(tmp_path, arguments):
 
 @deployment_test
 @pytest.mark.timeout(LIMIT)
-def test_simulation_with_ray(tmp_path, monkeypatch):
+def test_deployment_that_is_treated_badly_finishes(tmp_path):
+    (run,) = drill(tmp_path, "--selectors", "uniform")
+    check_drill(run)
+
+
+@deployment_test
+@pytest.mark.timeout(LIMIT)
+def test_simulation_as_a_newcomer_runs_it(tmp_path, monkeypatch):
+    """`flower new`, `up --simulation`, the lines that `up` prints, `down`."""
     pytest.importorskip("ray", reason="flwr's simulation needs Ray")
     monkeypatch.setenv("RAY_ADDRESS", "local")  # not in a cluster that somebody else has started here
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setenv("RAY_worker_niceness", "0")  # at Ray's own 15 a busy machine starves the workers
-    write_project(tmp_path / "my-app")
-    deployment = local.Deployment(tmp_path / "deployment", local.free_port())
-    (deployment.folder / "flwr").mkdir(parents=True)
-    marks = []
+    assert fedcohort(tmp_path, "new", "my-app").returncode == 0
+    app, marks = tmp_path / "my-app", []
+    up = fedcohort(app, "up", "--simulation")
     try:
-        local.start_superlink(deployment, simulation=True)
-        size = ["--federation-config", "num-supernodes=5 client-resources-num-cpus=1"]
-        settings = ["--run-config", 'num-server-rounds=3 cohort=2 min-available=5 selector="oort"']
-        app = str(tmp_path / "my-app")
-        command = [local.program("flwr"), "run", app, local.CONNECTION, "--stream", *size, *settings]
-        run = deployment.launch("run", command)
-        until = time.monotonic() + LIMIT - 60
-        while "accuracy by round" not in (text := Path(run.log).read_text()):
-            assert time.monotonic() < until, text
-            assert local.marked(run.mark), text
-            time.sleep(0.5)
-        assert "round 3: asked" in text
+        assert up.returncode == 0, up.stdout + up.stderr
+        marks = [p.mark for p in local.Deployment.load(app / local.FOLDER).processes]
+        source, run = [line.strip() for line in up.stdout.splitlines() if line.startswith("  ")]
+        settings = "num-server-rounds=3 cohort=2 min-available=5 selector='\"oort\"'"
+        line = f"PATH={local._path()}; {source} && {run} --run-config {json.dumps(settings)}"
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=app, timeout=LIMIT - 120, check=False, capture_output=True, text=True
+        )
+        assert "accuracy by round" in done.stdout, done.stdout + done.stderr
+        assert "round 3: asked" in done.stdout
     finally:
-        marks = [p.mark for p in deployment.processes]
-        deployment.down(2.0)
+        down = fedcohort(app, "down")
+    assert down.returncode == 0, down.stdout + down.stderr
     assert [pid for mark in marks for pid in local.marked(mark)] == []
+
+
+def fedcohort(folder, *arguments):
+    command = [sys.executable, "-m", "fedcohort.cli.main", "flower", *arguments]
+    return subprocess.run(command, cwd=folder, timeout=LIMIT / 3, check=False, capture_output=True, text=True)
+
+
+@deployment_test
+@pytest.mark.timeout(LIMIT)
+def test_tls_with_node_keys_finishes_too(tmp_path):
+    (run,) = drill(tmp_path, "--selectors", "oort", "--tls")
+    check_drill(run)
 
 
 @deployment_test
 @pytest.mark.timeout(LIMIT)
 def test_up_and_down_leave_nothing(tmp_path):
-    def fedcohort(*arguments):
-        command = [sys.executable, "-m", "fedcohort.cli.main", "flower", *arguments]
-        return subprocess.run(command, cwd=tmp_path, timeout=LIMIT / 3, check=False, capture_output=True, text=True)
-
-    up = fedcohort("up", "--clients", "2")
+    up = fedcohort(tmp_path, "up", "--clients", "2")
     try:
         assert up.returncode == 0, up.stdout + up.stderr
         deployment = local.Deployment.load(tmp_path / local.FOLDER)
         marks = [p.mark for p in deployment.processes]
         assert [p.name for p in deployment.alive()] == ["superlink", "supernode-0", "supernode-1"]
-        again = fedcohort("up")
+        again = fedcohort(tmp_path, "up")
         assert again.returncode == 2
         assert "is running here" in again.stderr
         for process in deployment.processes:  # as after a crash of the machine: the file is there, they are not
             local.kill(process)
-        anew = fedcohort("up", "--clients", "1")
+        anew = fedcohort(tmp_path, "up", "--clients", "1")
         assert anew.returncode == 0, anew.stdout + anew.stderr
         deployment = local.Deployment.load(tmp_path / local.FOLDER)
         marks += [p.mark for p in deployment.processes]
         assert [p.name for p in deployment.alive()] == ["superlink", "supernode-0"]
     finally:
-        down = fedcohort("down")
+        down = fedcohort(tmp_path, "down")
     assert down.returncode == 0, down.stdout + down.stderr
     assert [pid for mark in marks for pid in local.marked(mark)] == []
-    nothing = fedcohort("down")
+    nothing = fedcohort(tmp_path, "down")
     assert nothing.returncode == 2
     assert "no deployment was started here" in nothing.stderr
 

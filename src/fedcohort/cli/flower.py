@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedcohort.errors import check
 from fedcohort.flower.local import CONNECTION, FOLDER, Deployment, program, up
 from fedcohort.flower.project import write_project
 
@@ -24,24 +25,27 @@ def new(
     console = Console(highlight=False, soft_wrap=True)
     for path in written:
         console.print(f"  {path}")
-    console.print(f"next: cd {folder} && fedcohort flower up --clients 5")
+    console.print(f"next: cd {folder} && fedcohort flower up --simulation   (or without: five real SuperNodes)")
 
 
 @app.command("up")
 def up_command(
-    clients: Annotated[int, typer.Option(help="How many SuperNodes.")] = 3,
+    clients: Annotated[int, typer.Option(help="How many SuperNodes.")] = 5,
     tls: Annotated[bool, typer.Option("--tls", help="TLS, and registered node keys.")] = False,
+    simulation: Annotated[bool, typer.Option("--simulation", help="Simulated SuperNodes (Ray), no real ones.")] = False,
     folder: Where = Path(FOLDER),
 ) -> None:
     """Start a SuperLink and some SuperNodes on loopback, and say how to run an app on them."""
     program("flower-superlink")
-    deployment = up(folder, clients, keys=tls)
+    check(not (tls and simulation), "--tls --simulation", "simulated SuperNodes have no keys", "use one of the two")
+    deployment = up(folder, clients, keys=tls, simulation=simulation)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"SuperLink on 127.0.0.1:{deployment.port} and {clients} SuperNodes; logs in {deployment.folder}")
+    what = "simulated SuperNodes" if simulation else f"{clients} SuperNodes"
+    console.print(f"SuperLink on 127.0.0.1:{deployment.port} and {what}; logs in {deployment.folder}")
+    size = f' --federation-config "num-supernodes={clients} client-resources-num-cpus=1"' if simulation else ""
     console.print("run an app on it:")
-    console.print(f"  export FLWR_HOME={deployment.folder / 'flwr'} FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1")
-    console.print("  export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1")
-    console.print(f"  flwr run . {CONNECTION} --stream")
+    console.print(f"  source {folder / 'env'}")
+    console.print(f"  flwr run . {CONNECTION} --stream{size}")
     console.print("end it: fedcohort flower down" + ("" if folder == Path(FOLDER) else f" --dir {folder}"))
 
 

@@ -10,6 +10,8 @@ import contextlib
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -71,8 +73,11 @@ class Deployment:
         path = folder / "deployment.json"
         if not path.exists():
             raise StoreError(f"{folder}", "no deployment was started here", "start one with `fedcohort flower up`")
-        body = json.loads(path.read_text(encoding="utf-8"))
-        return cls(folder, body["port"], body["secure"], [Process(**p) for p in body["processes"]])
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+            return cls(folder, body["port"], body["secure"], [Process(**p) for p in body["processes"]])
+        except (ValueError, KeyError, TypeError):
+            raise StoreError(f"{path}", "it cannot be read", "end what it lists, and delete it") from None
 
     def alive(self) -> list[Process]:
         """Those that still run."""
@@ -110,8 +115,13 @@ class Deployment:
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
 
 
-def up(folder: Path, clients: int, *, keys: bool = False, seconds: float = 90.0) -> Deployment:
-    """Start a SuperLink and `clients` SuperNodes; with `keys`, over TLS and with registered node keys."""
+def up(
+    folder: Path, clients: int, *, keys: bool = False, simulation: bool = False, seconds: float = 90.0
+) -> Deployment:
+    """Start a SuperLink and `clients` SuperNodes; with `keys`, over TLS and with registered node keys.
+
+    With `simulation` there are no SuperNodes: the SuperLink simulates them (Ray), as many as a run asks for.
+    """
     check(clients >= 1, f"clients = {clients}", "a deployment needs at least one client", "use --clients 3")
     if (folder / "deployment.json").exists() and Deployment.load(folder).alive():
         raise RunExists(f"{folder}", "a deployment is running here", "end it with `fedcohort flower down`")
@@ -119,12 +129,23 @@ def up(folder: Path, clients: int, *, keys: bool = False, seconds: float = 90.0)
     (folder / "flwr").mkdir(parents=True, exist_ok=True)
     deployment = Deployment(folder, free_port(), keys)
     try:
-        start_superlink(deployment, seconds)
-        start_supernodes(deployment, clients)
+        start_superlink(deployment, seconds, simulation=simulation)
+        if not simulation:
+            start_supernodes(deployment, clients)
+        _write_environment(deployment)
     except BaseException:
         deployment.down()
         raise
     return deployment
+
+
+def _write_environment(deployment: Deployment) -> None:
+    """A file for `source`: what `flwr` needs to know of this deployment, and nothing from the network."""
+    lines = {**OFFLINE, "FLWR_HOME": str(deployment.folder / "flwr")}
+    if shutil.which("flwr") is None:
+        lines["PATH"] = _path()
+    text = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in lines.items())
+    (deployment.folder / "env").write_text(text, encoding="utf-8")
 
 
 def start_superlink(deployment: Deployment, seconds: float = 90.0, *, simulation: bool = False) -> Process:
@@ -161,15 +182,20 @@ def start_supernodes(deployment: Deployment, clients: int, extra: str = "") -> N
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda index: _register_key(deployment, index), range(clients)))
     for index in range(clients):
-        stated = f"partition-id={index} num-partitions={clients} {extra}".strip()
-        command = [program("flower-supernode"), "--superlink", f"127.0.0.1:{deployment.port}", "--host", "127.0.0.1"]
-        command += ["--port", str(free_port()), "--node-config", stated]
-        if deployment.secure:
-            command += ["--root-certificates", str(deployment.folder / "certificates" / "ca.crt")]
-            command += ["--auth-supernode-private-key", str(_key(deployment, index))]
-        else:
-            command += ["--insecure"]
-        deployment.launch(f"supernode-{index}", command)
+        start_supernode(deployment, index, clients, extra)
+
+
+def start_supernode(deployment: Deployment, index: int, clients: int, extra: str = "") -> Process:
+    """Start one SuperNode, whose key is registered where the deployment is secure."""
+    stated = f"partition-id={index} num-partitions={clients} {extra}".strip()
+    command = [program("flower-supernode"), "--superlink", f"127.0.0.1:{deployment.port}", "--host", "127.0.0.1"]
+    command += ["--port", str(free_port()), "--node-config", stated]
+    if deployment.secure:
+        command += ["--root-certificates", str(deployment.folder / "certificates" / "ca.crt")]
+        command += ["--auth-supernode-private-key", str(_key(deployment, index))]
+    else:
+        command += ["--insecure"]
+    return deployment.launch(f"supernode-{index}", command)
 
 
 def _key(deployment: Deployment, index: int) -> Path:

@@ -227,14 +227,15 @@ _README = """# {name}
 
 Federated digits on Flower, with the clients of each round chosen by a fedcohort selector.
 
-    flwr run . --stream                                  # simulation, on this machine
-    fedcohort flower up --clients 5                      # or: a SuperLink and five SuperNodes on loopback ...
-    FLWR_HOME=.fedcohort-flower/flwr flwr run . loopback --stream
-    fedcohort flower down                                # ... and away with them
+    fedcohort flower up --simulation     # a SuperLink with simulated SuperNodes; without --simulation: five real ones
+    source .fedcohort-flower/env
+    flwr run . loopback --stream --federation-config "num-supernodes=5 client-resources-num-cpus=1"
+    fedcohort flower down                # and away with it
 
-Settings are in `pyproject.toml` under `[tool.flwr.app.config]`; another selector for one run:
+On real SuperNodes leave --federation-config away. Settings are in `pyproject.toml`, `[tool.flwr.app.config]`; others
+for one run:
 
-    flwr run . --stream --run-config 'selector="uniform" method="fedadam" cohort=3'
+    flwr run . loopback --stream --run-config 'selector="uniform" method="fedadam" cohort=3'
 """
 
 
