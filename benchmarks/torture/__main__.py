@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import dashboard
 import dropout
 import files
-import flower
 import liars
 import replies
 import storage
+
+import dashboard
+import flower
 
 SEED = 20
 SHARE = 1.0  # of the full numbers; set by --share
