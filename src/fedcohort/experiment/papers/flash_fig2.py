@@ -47,7 +47,9 @@ def claims(data: str, scale: str) -> Sequence[Claim]:
         others = tuple((row, column) for row in RIVALS for column in axis)
         ours = tuple((FLASH, column) for _ in RIVALS for column in axis)
         found.append(
-            Claim(f"({panel}) FLASH is above the other selectors at every level of {what}, on average", ours, others)
+            Claim(
+                f"({panel}) FLASH is above the other selectors, on average over them and levels of {what}", ours, others
+            )
         )
         found.append(row_beats(f"({panel}) FLASH beats Random with {what}", FLASH, RANDOM, tuple(axis)))
         found.append(
