@@ -24,8 +24,8 @@ import files
 import liars
 import replies
 import storage
+import web
 
-import dashboard
 import flower
 
 SEED = 20
@@ -178,25 +178,25 @@ ROWS = (
     Row(
         "dashboard: ways out of its folder",
         "0 answered wrongly",
-        lambda q: dashboard.traversal(_many(q, 500, 10_000), SEED),
+        lambda q: web.traversal(_many(q, 500, 10_000), SEED),
         lambda f: f["answered wrongly"] == 0,
     ),
     Row(
         "dashboard: markup in names, contents and requests",
         "0 answered wrongly",
-        lambda q: dashboard.markup(_many(q, 15, 1_000), SEED),
+        lambda q: web.markup(_many(q, 15, 1_000), SEED),
         lambda f: f["answered wrongly"] == 0,
     ),
     Row(
         "dashboard: foreign hosts, methods, origins, no or wrong token",
         "0 bytes said, 0 answered wrongly",
-        lambda q: dashboard.strangers(),
+        lambda q: web.strangers(),
         lambda f: f["answered wrongly"] == 0,
     ),
     Row(
         "the same without its guard (control: the harness sees it)",
         "more than 0 answered wrongly",
-        lambda q: dashboard.strangers(guarded=False),
+        lambda q: web.strangers(guarded=False),
         lambda f: f["answered wrongly"] > 0,
     ),
 )
