@@ -66,6 +66,16 @@ def test_nobody_there_at_the_start_is_an_error_after_the_waiting_time():
     assert grid.now == pytest.approx(130.0)
 
 
+def test_nodes_that_did_not_answer_in_time_are_counted_in_the_error():
+    class Mute(FakeClient):
+        def delay(self, message):
+            return None
+
+    grid = FakeGrid([Mute("0"), Mute("1")])
+    with pytest.raises(StoreError, match=r"0 clients.*2 SuperNodes have not answered.*wait="):
+        start(make(grid, wait=30.0), grid)
+
+
 def test_a_dead_node_on_the_list_does_not_cost_the_whole_wait_at_the_start():
     """Two answer after 4 s, one never: the round begins after another 4 s, not after 100."""
 

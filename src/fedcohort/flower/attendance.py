@@ -65,10 +65,12 @@ class Attendance:
                 f"{why}; {known} of at least {s.min_available} clients can be asked by {selector}",
                 _remedy(why),
             )
+        silent = len(self.clients.seen & self.clients.asked)
         raise StoreError(
             f"{known} clients",
-            f"at least {s.min_available} must be there within {s.wait:g} s",
-            "start more SuperNodes, or lower min_available",
+            f"at least {s.min_available} must be there within {s.wait:g} s"
+            + (f", and {silent} SuperNodes have not answered yet" if silent else ""),
+            "give them longer with wait=..." if silent else "start more SuperNodes, or lower min_available",
         )
 
     def assemble(self, arrays: ArrayRecord) -> None:

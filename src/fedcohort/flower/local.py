@@ -25,7 +25,7 @@ from pathlib import Path
 
 from fedcohort.errors import MissingExtra, RunExists, StoreError, check
 
-FOLDER = ".fedcohort-flower"
+FOLDER = ".flwr/fedcohort"  # Flower never packs what is below .flwr into an app
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",

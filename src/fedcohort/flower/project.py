@@ -228,7 +228,7 @@ _README = """# {name}
 Federated digits on Flower, with the clients of each round chosen by a fedcohort selector.
 
     fedcohort flower up --simulation     # a SuperLink with simulated SuperNodes; without --simulation: five real ones
-    source .fedcohort-flower/env
+    source .flwr/fedcohort/env
     flwr run . loopback --stream --federation-config "num-supernodes=5 client-resources-num-cpus=1"
     fedcohort flower down                # and away with it
 
@@ -254,6 +254,7 @@ def write_project(folder: Path) -> list[Path]:
     files = {
         "pyproject.toml": _PYPROJECT.format(name=name, module=module),
         "README.md": _README.format(name=name),
+        ".gitignore": "__pycache__/\n.flwr/\n",
         f"{module}/__init__.py": f'"""{name}: federated digits with a fedcohort selector."""\n',
         f"{module}/task.py": _TASK,
         f"{module}/client_app.py": _CLIENT.format(module=module),
