@@ -38,6 +38,7 @@ from fedcohort.types import Cohort, Index, Outcome, Probed, RoundResult
 
 log = logging.getLogger("flwr")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+_NOT_HERE = frozenset({"drop"})  # directives that Flower clients do not follow
 _STRIKES = 3  # rounds in a row in which the wrapped strategy may fail to aggregate
 
 
@@ -155,6 +156,10 @@ class Rounds:
 
     def _configured(self, cohort: Cohort, config: ConfigRecord) -> Open:
         index, node = self.session.index, self.clients.node
+        if index == 0 and _NOT_HERE & set(cohort.directives):
+            log.warning(
+                "this selector directs upload dropping, which is not done here: clients upload all"
+            )
         nodes = {int(c): node[int(c)] for c in np.sort(cohort.clients) if int(c) in node}
         samples = np.array([int(p.get("samples", 0)) for p in self.clients.profile], np.int64)
         rng = generator(self.settings.seed, "method", index)
@@ -170,7 +175,8 @@ class Rounds:
         told: dict[str, Any] = {"wire": wire.WIRE, "round": index, "measure": sorted(wanted)}
         row = int(np.flatnonzero(cohort.clients == slot)[0])
         for name, column in cohort.directives.items():
-            told[f"directive.{name}"] = float(np.asarray(column)[row])
+            if name not in _NOT_HERE:
+                told[f"directive.{name}"] = float(np.asarray(column)[row])
         return RecordDict({**body, wire.REQUEST: ConfigRecord(told)})
 
     def exchange(self, rnd: Open) -> None:
