@@ -1,4 +1,4 @@
-"""The page in a real browser, headless: live curves, filter, clients, hostile names, a phone. Its console stays empty."""
+"""The page in a real browser, headless: live curves, filter, clients, hostile names, a phone. Its console is empty."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def inked(browser, chart):
 
 def quiet(browser):
     """Nothing in the console: no error, and nothing that the policy had to stop."""
-    assert [line["message"] for line in browser.get_log("browser")] == []
+    said = [line["message"] for line in browser.get_log("browser")]
+    assert [line for line in said if "willReadFrequently" not in line] == []  # that one is about `inked` above
 
 
 def test_curves_grow_while_a_run_goes_on(browser, tmp_path):

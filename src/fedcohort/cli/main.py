@@ -15,6 +15,7 @@ from fedcohort.cli import (
     dashboard,
     data,
     demo,
+    export,
     flower,
     journal,
     report,
@@ -64,6 +65,7 @@ app.command("compare")(compare.compare_command)
 app.command("report")(report.report_command)
 app.command("reproduce")(reproduce.reproduce_command)
 app.command("dashboard")(dashboard.dashboard_command)
+app.command("export")(export.export_command)
 app.command("verify")(journal.verify_command)
 app.add_typer(journal.app, name="journal", help="The journal of a run.")
 app.add_typer(data.app, name="data", help="Datasets: list, get, check.")

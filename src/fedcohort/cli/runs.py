@@ -11,10 +11,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedcohort.cli.export import ToMLflow, ToTensorBoard
 from fedcohort.errors import BadParameter
 from fedcohort.experiment import config as configuration
 from fedcohort.experiment import run as running
 from fedcohort.experiment.store import Store
+from fedcohort.report.writers import Writers
 
 Text = Annotated[str | None, typer.Option(show_default=False)]
 
@@ -33,6 +35,8 @@ def run_command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/SELECTOR-DIGEST).")] = None,
     again: Annotated[bool, typer.Option("--again", help="Run it although the store has it.")] = False,
+    tensorboard: ToTensorBoard = None,
+    mlflow: ToMLflow = None,
 ) -> None:
     """Run one selector and one method on one task in one world.
 
@@ -46,17 +50,40 @@ def run_command(
         configuration.assign(values, *pair(text))
     config = configuration.from_mapping(values).normal()
     store = Store()
-    with _Bar(config.rounds) as bar:
-        obtained = store.obtain(config, folder=out or store.folder(config), again=again, on_round=bar.show)
+    place = out or store.folder(config)
+    with Writers(place.absolute().name, config.plain(), tensorboard, mlflow) as writers, _Bar(config.rounds) as bar:
+        if not again and store.state(config, place) == "unfinished":
+            writers.take(running.read(place).history.rows)
+        obtained = store.obtain(config, folder=place, again=again, on_round=both(writers, bar.show))
+        writers.take(obtained.finished.history.rows)
     _summary(obtained.finished, {"read": " (read from the store)", "resumed": " (resumed)"}.get(obtained.how, ""))
 
 
-def resume_command(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+def resume_command(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    tensorboard: ToTensorBoard = None,
+    mlflow: ToMLflow = None,
+) -> None:
     """Go on with a run that was stopped."""
     known = running.read(folder)
-    with _Bar(known.config.rounds, len(known.history.rows)) as bar:
-        finished = running.resume(folder, bar.show)
+    name, plain = folder.absolute().name, known.config.plain()
+    with (
+        Writers(name, plain, tensorboard, mlflow) as writers,
+        _Bar(known.config.rounds, len(known.history.rows)) as bar,
+    ):
+        writers.take(known.history.rows)
+        finished = running.resume(folder, both(writers, bar.show))
     _summary(finished)
+
+
+def both(*hearers: running.OnRound) -> running.OnRound:
+    """Tell several about each round."""
+
+    def tell(row: dict[str, float]) -> None:
+        for hear in hearers:
+            hear(row)
+
+    return tell
 
 
 class _Bar:
