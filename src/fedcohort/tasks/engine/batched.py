@@ -76,9 +76,11 @@ class BatchedEngine:
         """Evaluate one model on each client's "train" or "validation" part."""
         return self._engine.losses(model, clients, part, objective)
 
-    def gradients(self, model: Model, clients: Index, *, last_layer: bool = False) -> Real:
-        """Full-batch cross-entropy gradient of each client."""
-        return self._engine.gradients(model, clients, last_layer=last_layer)
+    def gradients(
+        self, model: Model, clients: Index, *, last_layer: bool = False, objective: Objective | None = None
+    ) -> Real:
+        """Full-batch gradient of each client."""
+        return self._engine.gradients(model, clients, last_layer=last_layer, objective=objective)
 
     def logits(self, params: Real, x: NDArray[np.float32], buffers: Real | None = None) -> Real:
         """Logits of k models."""

@@ -30,7 +30,9 @@ class Measuring(Protocol):
         """Row i of params (and buffers) at client i, cross-entropy."""
         ...
 
-    def gradients(self, model: Model, clients: Index, *, last_layer: bool = False) -> Real:
+    def gradients(
+        self, model: Model, clients: Index, *, last_layer: bool = False, objective: Objective | None = None
+    ) -> Real:
         """Full-batch gradients."""
         ...
 
@@ -80,5 +82,6 @@ def _signals(engine: Measuring, model: Model, plan: Plan, updates: Updates) -> t
         out["insight"] = -INSIGHT_LR * last
         out["grad_norm"] = np.sqrt(np.square(gradient, dtype=np.float64).sum(axis=1))
         if "full_gradient" in want:
-            extras["full_gradient"] = gradient
+            plain = plan.objective == CROSS_ENTROPY
+            extras["full_gradient"] = gradient if plain else engine.gradients(model, clients, objective=plan.objective)
     return {name: value for name, value in out.items() if name in want}, extras

@@ -94,8 +94,10 @@ class NumpyEngine:
 
     @in_one_thread
     @np.errstate(over="ignore", invalid="ignore")
-    def gradients(self, model: Model, clients: Index, *, last_layer: bool = False) -> Real:
-        """Full-batch cross-entropy gradient of each client at this model; zero for clients without samples."""
+    def gradients(
+        self, model: Model, clients: Index, *, last_layer: bool = False, objective: Objective | None = None
+    ) -> Real:
+        """Full-batch gradient of each client at this model; zero for clients without samples."""
         out = np.zeros((clients.size, self.n_params), np.float32)
         params = model.params[None]
         for stack in self._sweeps(self._data.train, clients):
@@ -105,7 +107,7 @@ class NumpyEngine:
             for s in range(stack.at.shape[1]):
                 active = stack.active(s)
                 acts, log_p, labels = self._pass(params, self._data.train, stack, s, active)
-                dz = objectives.gradient(objectives.CROSS_ENTROPY, log_p, labels)
+                dz = objectives.gradient(objective or objectives.CROSS_ENTROPY, log_p, labels)
                 dz *= (stack.valid(s, active) * mean[:active, None])[..., None]
                 self._dense.backward(params, acts, dz, buffer[:active])
                 total[:active] += buffer[:active]

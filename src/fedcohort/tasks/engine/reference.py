@@ -188,8 +188,10 @@ class ReferenceEngine:
         """Cross-entropy of one model per client, (m, p), on the client's own data."""
         return self._evaluate(params, clients, part_of(self._data, part), CROSS_ENTROPY, buffers)
 
-    def gradients(self, model: Model, clients: Index, *, last_layer: bool = False) -> Real:
-        """Full-batch cross-entropy gradient of each client, in eval mode; zero for clients without samples."""
+    def gradients(
+        self, model: Model, clients: Index, *, last_layer: bool = False, objective: Objective | None = None
+    ) -> Real:
+        """Full-batch gradient of each client, in eval mode; zero for clients without samples."""
         self._flat.write(model.params, model.buffers, model.counters)
         self._flat.module.eval()
         out = np.zeros((clients.size, self.n_params), np.float32)
@@ -199,8 +201,9 @@ class ReferenceEngine:
             self._flat.module.zero_grad(set_to_none=True)
             for at in range(0, owned.size, CHUNK):
                 x, y = self._batch(part, owned[at : at + CHUNK])
-                loss = self._torch.nn.functional.cross_entropy(self._flat.module(x), y, reduction="sum")
-                (loss / owned.size).backward()
+                log_p = self._torch.log_softmax(self._flat.module(x), dim=-1)
+                each = _losses(objective or CROSS_ENTROPY, log_p, y, log_p.detach().exp())
+                self._torch.autograd.backward(each.sum() / owned.size)
             if owned.size:
                 out[row] = self._read_gradient()
         return out[:, self.last_layer] if last_layer else out

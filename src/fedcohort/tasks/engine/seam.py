@@ -48,9 +48,9 @@ class Engine(Protocol):
 
         Client-side signals (see fedcohort.signals): train_loss, train_loss_sq, loss_count, utility over the first
         local epoch at the moving weights; loss_before, loss_after, val_loss, robust_loss, grad_norm, insight.
-        "full_gradient" in `plan.measure` puts the full-batch gradient at the broadcast model, (m, p), into
-        `Updates.extras`. A client whose loss or weights become non-finite, or who owns no samples, is marked in
-        `failed` with a reason; its row of delta is zero.
+        "full_gradient" in `plan.measure` puts the full-batch gradient of the plan's objective at the broadcast model,
+        (m, p), into `Updates.extras`. A client whose loss or weights become non-finite, or who owns no samples, is
+        marked in `failed` with a reason; its row of delta is zero.
         """
         ...
 
@@ -58,8 +58,13 @@ class Engine(Protocol):
         """Evaluate one model on each client's "train" or "validation" part."""
         ...
 
-    def gradients(self, model: Model, clients: Index, *, last_layer: bool = False) -> Real:
-        """Full-batch cross-entropy gradient of each client at this model: (m, p), or the last layer's part."""
+    def gradients(
+        self, model: Model, clients: Index, *, last_layer: bool = False, objective: Objective | None = None
+    ) -> Real:
+        """Full-batch gradient of each client at this model: (m, p), or the last layer's part.
+
+        Of cross-entropy, or of the objective, whose pseudo-labels have none at the model that made them.
+        """
         ...
 
     def logits(self, params: Real, x: NDArray[np.float32], buffers: Real | None = None) -> Real:

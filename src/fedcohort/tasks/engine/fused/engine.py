@@ -114,8 +114,10 @@ class FusedEngine:
         self._spread(one, np.flatnonzero(sizes > 0))
         return _by_client(loss, hit, sizes)
 
-    def gradients(self, model: Model, clients: Index, *, last_layer: bool = False) -> Real:
-        """Full-batch cross-entropy gradient of each client at this model; zero for clients without samples."""
+    def gradients(
+        self, model: Model, clients: Index, *, last_layer: bool = False, objective: Objective | None = None
+    ) -> Real:
+        """Full-batch gradient of each client at this model; zero for clients without samples."""
         owned, weights = self._data.train, self._weights(model.params)
         kept = self.last_layer if last_layer else slice(0, self.n_params)
         out = np.zeros((clients.size, kept.stop - kept.start), np.float32)
@@ -125,7 +127,7 @@ class FusedEngine:
             n = mine.stop - mine.start
             even = np.full(n, 1.0 / n, np.float32)
             _, found = self._gradient(
-                space, weights, self._x, owned.index[mine], owned.label[mine], CROSS_ENTROPY, even
+                space, weights, self._x, owned.index[mine], owned.label[mine], objective or CROSS_ENTROPY, even
             )
             out[row] = found[kept]
             return bool(np.isfinite(found).all())
