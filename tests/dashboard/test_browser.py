@@ -132,6 +132,8 @@ def test_filters_and_clients(browser, tmp_path):
         type_in(browser, "#find", "seed 1")
         wait(browser, "document.querySelectorAll('#runs tbody tr').length === 1")
         assert rows(browser) == ["flash-1"]
+        type_in(browser, "#find", "seed 10")
+        wait(browser, "document.querySelectorAll('#runs tbody tr').length === 0")
         type_in(browser, "#by-selector", "")
         type_in(browser, "#find", "")
         type_in(browser, "#by-state", "damaged")

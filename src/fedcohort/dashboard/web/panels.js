@@ -55,12 +55,15 @@ const Panels = (() => {
 
   function matches(run, filter) {
     if (KINDS.some((kind) => filter[kind] && run[kind] !== filter[kind])) return false;
+    if (filter.seed !== null && run.seed !== filter.seed) return false;
     const whole = [run.name, run.selector, run.method, run.world, run.task, run.state, `seed ${run.seed}`, run.note].join(" ").toLowerCase();
     return filter.words.every((word) => whole.includes(word));
   }
 
   function filter() {
-    const found = { words: el("find").value.toLowerCase().split(/\s+/).filter(Boolean) };
+    const text = el("find").value.toLowerCase();
+    const seed = text.match(/\bseed[ =:]*(\d+)/); // "seed 3" is that seed, not any 3
+    const found = { words: text.replace(seed ? seed[0] : "", "").split(/\s+/).filter(Boolean), seed: seed ? Number(seed[1]) : null };
     for (const kind of KINDS) found[kind] = el(`by-${kind}`).value;
     return found;
   }
