@@ -72,7 +72,7 @@ def test_nodes_that_did_not_answer_in_time_are_counted_in_the_error():
             return None
 
     grid = FakeGrid([Mute("0"), Mute("1")])
-    with pytest.raises(StoreError, match=r"0 clients.*2 SuperNodes have not answered.*wait="):
+    with pytest.raises(StoreError, match=r"0 clients.*2 SuperNodes have not answered.*keyword wait"):
         start(make(grid, wait=30.0), grid)
 
 

@@ -24,7 +24,7 @@ class Settings:
     state_dir: Path | None = None
     max_privacy: str = "P2"
     min_available: int = 1
-    wait: float = 120.0  # seconds to wait for min_available clients at the start
+    wait: float = 300.0  # seconds to wait for min_available clients at the start
     over_select: str | float = "adaptive"
     quorum: int = 0  # believed replies at which a round closes; 0: size
     seed: int = 0
