@@ -200,7 +200,16 @@ ROWS = (
         lambda f: f["answered wrongly"] > 0,
     ),
 )
-SLOW = ("fedcor", "neural-bandit", "flash", "restless-bandit", "feel", "divfl", "linucb", "processes")  # left out of --quick
+SLOW = (
+    "fedcor",
+    "neural-bandit",
+    "flash",
+    "restless-bandit",
+    "feel",
+    "divfl",
+    "linucb",
+    "processes",
+)  # left out of --quick
 
 
 def main() -> int:

@@ -79,8 +79,8 @@ def _list(out: Path) -> None:
 def _page(out: Path, page: Path) -> None:
     from fedcohort.experiment.papers.page import page as whole
 
-    files = [reproduce.file_of(name, "laptop", out) for name in papers.studies()]
-    there = [reproduce.load(path) for path in files if path.exists()]
+    files = [(study, reproduce.file_of(study.id, "laptop", out)) for study in papers.studies().values()]
+    there = [reproduce.load(path) | {"notes": list(s.notes)} for s, path in files if path.exists()]
     if not there:
         raise StoreError(f"{out}", "it holds no results of scale laptop", "run `fedcohort reproduce` first")
     write_durably(page, whole(there).encode())

@@ -70,7 +70,9 @@ class Attendance:
             f"{known} clients",
             f"at least {s.min_available} must be there within {s.wait:g} s"
             + (f", and {silent} SuperNodes have not answered yet" if silent else ""),
-            "see their logs, or give them longer with the keyword wait" if silent else "start more SuperNodes, or lower min_available",
+            "see their logs, or give them longer with the keyword wait"
+            if silent
+            else "start more SuperNodes, or lower min_available",
         )
 
     def assemble(self, arrays: ArrayRecord) -> None:

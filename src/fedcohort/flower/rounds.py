@@ -157,9 +157,7 @@ class Rounds:
     def _configured(self, cohort: Cohort, config: ConfigRecord) -> Open:
         index, node = self.session.index, self.clients.node
         if index == 0 and _NOT_HERE & set(cohort.directives):
-            log.warning(
-                "this selector directs upload dropping, which is not done here: clients upload all"
-            )
+            log.warning("this selector directs upload dropping, which is not done here: clients upload all")
         nodes = {int(c): node[int(c)] for c in np.sort(cohort.clients) if int(c) in node}
         samples = np.array([int(p.get("samples", 0)) for p in self.clients.profile], np.int64)
         rng = generator(self.settings.seed, "method", index)
