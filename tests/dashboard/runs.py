@@ -71,7 +71,7 @@ class Served:
 
     def __exit__(self, *_):
         self.server.should_exit = True
-        self.thread.join(10)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
     @cached_property
@@ -79,13 +79,13 @@ class Served:
         head, _ = self.ask(f"/?token={TOKEN}", cookie=False)
         return head.split("set-cookie: ")[1].split(";")[0]
 
-    def raw(self, data, timeout=10.0):
-        """Bytes in, bytes out until the server closes."""
+    def raw(self, data, timeout=60.0, head_only=False):
+        """Bytes in, bytes out until the server closes (or the head is there)."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as found:
             found.sendall(data)
             out = b""
             with contextlib.suppress(ConnectionResetError, TimeoutError):
-                while part := found.recv(1 << 16):
+                while not (head_only and b"\r\n\r\n" in out) and (part := found.recv(1 << 16)):
                     out += part
         return out
 
@@ -117,7 +117,7 @@ class Served:
     @contextlib.contextmanager
     def stream(self, query=""):
         """Server-sent events, one (kind, value) after the other."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10.0) as found:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60.0) as found:
             head = f"GET /api/events?{query} HTTP/1.1\r\nhost: localhost:{self.port}\r\ncookie: {self.cookie}\r\n\r\n"
             found.sendall(head.encode())
             yield _events(found)

@@ -30,7 +30,7 @@ def browser(tmp_path_factory):
     found.quit()
 
 
-def wait(browser, script, seconds=20):
+def wait(browser, script, seconds=60):
     """What the script returns, as soon as that is something."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

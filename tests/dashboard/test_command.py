@@ -82,14 +82,14 @@ def test_ctrl_c_ends_it_with_pages_open(tmp_path):
         line = process.stdout.readline()
         port, token = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=([\w-]{32})$", line.strip()).groups()
         own = f"host: 127.0.0.1:{port}\r\n"
-        with socket.create_connection(("127.0.0.1", int(port)), timeout=20) as door:
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=60) as door:
             door.sendall(f"GET /?token={token} HTTP/1.1\r\n{own}\r\n".encode())
             cookie = re.search(rb"set-cookie: ([^;]+);", door.recv(4096)).group(1).decode()
-            with socket.create_connection(("127.0.0.1", int(port)), timeout=20) as page:
+            with socket.create_connection(("127.0.0.1", int(port)), timeout=60) as page:
                 page.sendall(f"GET /api/events HTTP/1.1\r\n{own}cookie: {cookie}\r\n\r\n".encode())
                 assert page.recv(4096).startswith(b"HTTP/1.1 200")
                 process.send_signal(signal.SIGINT)
-                assert process.wait(20) == 0
+                assert process.wait(60) == 0
         assert process.stderr.read() == ""
     finally:
         process.kill()
