@@ -42,7 +42,7 @@ FAULTS = {"nan": "update-not-finite", "straggle": "", "extra": "metric-unknown:s
 KEYS = ("train_loss", "num-examples", "num-steps")  # the metrics that a reply must have
 LATER = 4.0  # seconds beyond the deadline that a straggler takes
 MANY = 50  # rounds of the run that is killed; the one that goes on is told how many are left
-ABSENT = 150.0  # seconds without a ServerApp after which the run is given up: Flower starts one anew every 30
+ABSENT = 300.0  # seconds without a ServerApp after which the run is given up: Flower starts one anew every 30
 FAULTY = '''
 import os
 import time
