@@ -26,6 +26,8 @@ def browser(tmp_path_factory):
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     found = selenium.Chrome(options=options, service=selenium.ChromeService(DRIVER))
+    found.set_script_timeout(120)
+    found.set_page_load_timeout(120)
     yield found
     found.quit()
 
@@ -41,12 +43,13 @@ def wait(browser, script, seconds=60):
     raise AssertionError(f"{script} stayed {found!r}: {browser.get_log('browser')}")
 
 
-def visit(browser, server):
-    """Come in as a person does. Whatever an earlier page said is forgotten."""
+def visit(browser, server, runs=1):
+    """Come in as a person does, and wait until so many runs are listed. Whatever an earlier page said is forgotten."""
     browser.get("about:blank")
     browser.get_log("browser")
     browser.get(f"http://127.0.0.1:{server.port}/?token={TOKEN}")
     wait(browser, "document.getElementById('status').textContent.startsWith('live')")
+    wait(browser, f"document.querySelectorAll('#runs tbody tr').length >= {runs}")
 
 
 def rows(browser):
@@ -92,7 +95,7 @@ def test_curves_grow_while_a_run_goes_on(browser, tmp_path):
         one_round(journal, index)
     write(tmp_path / "done", rounds=6, selector="uniform")
     with Served(tmp_path) as server:
-        visit(browser, server)
+        visit(browser, server, runs=2)
         assert browser.current_url == f"http://127.0.0.1:{server.port}/"
         assert rows(browser) == ["going", "done"]
         click(browser, "#runs tbody tr input")
@@ -125,7 +128,7 @@ def test_filters_and_clients(browser, tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "journal.db").write_bytes(b"x" * 500)
     with Served(tmp_path) as server:
-        visit(browser, server)
+        visit(browser, server, runs=7)
         assert len(rows(browser)) == 7
         type_in(browser, "#by-selector", "flash")
         wait(browser, "document.querySelectorAll('#runs tbody tr').length === 3")
