@@ -64,6 +64,17 @@ def test_damage_is_told_in_a_list_and_a_missing_folder_is_refused(made, tmp_path
         views.summary(tmp_path / "nowhere")
 
 
+def test_a_name_that_is_no_text_any_more_is_damage_too(tmp_path):
+    """SQLite quotes the table's name in its complaint, in bytes that cannot be decoded."""
+    path = tmp_path / "run" / "journal.db"
+    path.parent.mkdir()
+    Journal.create(path, {"config": {}}).close()
+    whole = path.read_bytes()
+    at = whole.index(b"tablesegment") + len("table")
+    path.write_bytes(whole[:at] + bytes([whole[at] | 0x80]) + whole[at + 1 :])
+    assert views.summary(path.parent)["state"] == "damaged"
+
+
 def test_curves_since_a_round(made):
     folder = made("a", [0.1, None, 0.3, 0.4], clock=[5, 9, 14, 20])
     whole = views.curves(folder)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcohort.core.pack import PackError, unpack
-from fedcohort.disk import DISK
+from fedcohort.disk import DISK, FAULTS
 from fedcohort.errors import JournalDamaged, StoreError
 from fedcohort.experiment.run import METRICS, journal_of
 from fedcohort.segments import unfold
@@ -45,7 +45,7 @@ class Glance:
     def __enter__(self) -> Glance:
         try:
             self._db = DISK.connect(self.path, read_only=True)
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise StoreError(f"{self.path}", f"it cannot be opened ({error})", "check its permissions") from None
         return self
 
@@ -85,7 +85,7 @@ class Glance:
         assert self._db is not None
         try:
             yield from self._db.execute(query, values)
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise damaged(self.path, str(error)) from None
 
     def _segments(self) -> list[list[tuple[str, int, bytes]]]:
@@ -95,7 +95,7 @@ class Glance:
             if self._db.execute("PRAGMA user_version").fetchone()[0] < 2:
                 return []
             return [list(unfold(body)) for (body,) in self._db.execute(_FOLDED)]
-        except (sqlite3.Error, PackError, TypeError) as error:
+        except (*FAULTS, PackError, TypeError) as error:
             raise damaged(self.path, str(error)) from None
 
 
