@@ -32,7 +32,7 @@ from fedcohort.types import Array, Arrays
 
 APPLICATION = 0x46434F48  # "FCOH"
 SCHEMA = 2
-_GENESIS = b"\0" * 32
+GENESIS = b"\0" * 32
 _RECORDS = "CREATE TABLE record (seq INTEGER PRIMARY KEY, kind TEXT, round INTEGER, body BLOB, hash BLOB)"
 _SEGMENTS = "CREATE TABLE segment (first INTEGER PRIMARY KEY, last INTEGER, body BLOB, hash BLOB)"
 _ALL_1 = "SELECT seq, kind, round, body, hash FROM record ORDER BY seq"
@@ -92,7 +92,7 @@ class Journal:
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: FolderLock | None, disk: Disk = DISK) -> None:
         self.path, self._db, self._lock, self._disk = path, connection, lock, disk
-        self._seq, self._hash = -1, _GENESIS
+        self._seq, self._hash = -1, GENESIS
         for record in self.records():
             self._seq, self._hash = record.seq, record.hash
 
@@ -170,7 +170,7 @@ class Journal:
     def append(self, kind: str, index: int, arrays: Mapping[str, Array], meta: Mapping[str, Any] | None = None) -> None:
         """Write one record; it is on disk when this returns."""
         body = pack(arrays, meta)
-        hash_ = _chain(self._hash, kind, index, body)
+        hash_ = chain(self._hash, kind, index, body)
         try:
             with self._db:
                 self._db.execute("INSERT INTO record VALUES (?, ?, ?, ?, ?)", (self._seq + 1, kind, index, body, hash_))
@@ -180,10 +180,10 @@ class Journal:
 
     def records(self, kind: str | None = None) -> Iterator[Record]:
         """All records in order (of one kind), each checked against the chain; folded ones are unfolded."""
-        hash_, expected = _GENESIS, 0
+        hash_, expected = GENESIS, 0
         try:
             for record, written in self._rows():
-                hash_ = _chain(hash_, record.kind, record.round, record.body)
+                hash_ = chain(hash_, record.kind, record.round, record.body)
                 if record.seq != expected or (written is not None and written != hash_):
                     raise _damaged(self.path, f"record {expected} does not fit the chain")
                 expected += 1
@@ -197,7 +197,7 @@ class Journal:
     def holds(self, length: int, head: bytes) -> bool:
         """Whether this journal goes on from the one that had this length and head."""
         if length == 0:
-            return head == _GENESIS
+            return head == GENESIS
         return any(r.seq == length - 1 and r.hash == head for r in self.records())
 
     def compact(self, keep: int = 0) -> tuple[int, int]:
@@ -280,7 +280,7 @@ def _found(path: Path, header: Mapping[str, Any], disk: Disk) -> None:
         db.execute(f"PRAGMA user_version = {SCHEMA}")
         db.execute(_RECORDS)
         db.execute(_SEGMENTS)
-        db.execute("INSERT INTO record VALUES (0, 'open', -1, ?, ?)", (body, _chain(_GENESIS, "open", -1, body)))
+        db.execute("INSERT INTO record VALUES (0, 'open', -1, ?, ?)", (body, chain(GENESIS, "open", -1, body)))
     disk.sync(part)
     disk.replace(part, path)
     disk.sync_folder(path.parent)
@@ -315,7 +315,8 @@ def _version(db: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _chain(previous: bytes, kind: str, index: int, body: bytes) -> bytes:
+def chain(previous: bytes, kind: str, index: int, body: bytes) -> bytes:
+    """The hash of a record: of the one before, and of all that is in it."""
     head = f"{kind}\n{index}\n{len(body)}\n".encode()
     return hashlib.sha256(previous + head + body).digest()
 

@@ -17,7 +17,7 @@ from fedcohort.errors import JournalDamaged, StoreError
 from fedcohort.experiment.verify import verify
 from fedcohort.flower import CohortStrategy
 from fedcohort.flower.replay import replay
-from fedcohort.journal import _GENESIS, _chain
+from fedcohort.journal import GENESIS, chain
 from fedcohort.registry import make_selector
 
 
@@ -35,10 +35,10 @@ def made(folder, selector="oort", rounds=6, strategy=None, **keys):
 def forge(folder, change):
     """Change records and recompute every hash after them, and the seal, as somebody with time would."""
     with contextlib.closing(sqlite3.connect(folder / "journal.db")) as db, db:
-        hash_ = _GENESIS
+        hash_ = GENESIS
         for seq, kind, index, body in db.execute("SELECT seq, kind, round, body FROM record ORDER BY seq").fetchall():
             body = pack(*change(kind, index, *unpack(body)))
-            hash_ = _chain(hash_, kind, index, body)
+            hash_ = chain(hash_, kind, index, body)
             db.execute("UPDATE record SET body = ?, hash = ? WHERE seq = ?", (body, hash_, seq))
 
 

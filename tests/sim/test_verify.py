@@ -13,7 +13,7 @@ from fedcohort.errors import FedcohortError, JournalDamaged, StoreError
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.run import run
 from fedcohort.experiment.verify import verify
-from fedcohort.journal import _GENESIS, _chain
+from fedcohort.journal import GENESIS, chain
 
 
 def made(tmp_path, selector="oort", rounds=6):
@@ -25,12 +25,12 @@ def made(tmp_path, selector="oort", rounds=6):
 def forge(folder, change):
     """Change one record and recompute every hash after it, as somebody with time would."""
     with contextlib.closing(sqlite3.connect(folder / "journal.db")) as db, db:
-        hash_ = _GENESIS
+        hash_ = GENESIS
         rows = db.execute("SELECT seq, kind, round, body FROM record ORDER BY seq").fetchall()
         for seq, kind, index, body in rows:
             arrays, meta = unpack(body)
             body = pack(*change(kind, index, arrays, meta))
-            hash_ = _chain(hash_, kind, index, body)
+            hash_ = chain(hash_, kind, index, body)
             db.execute("UPDATE record SET body = ?, hash = ? WHERE seq = ?", (body, hash_, seq))
 
 

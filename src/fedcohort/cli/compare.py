@@ -11,11 +11,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedcohort.cli.progress import plain
 from fedcohort.experiment import compare as comparing
 from fedcohort.experiment.compare import Comparison, Row, Setting
 from fedcohort.experiment.measure import METRICS
 from fedcohort.experiment.metrics import words
 from fedcohort.experiment.store import ROOT, Store
+
+# Options of `compare` and `report` alike.
+Baseline = Annotated[str | None, typer.Option(help="What the others are compared with.", show_default="uniform")]
+By = Annotated[str, typer.Option(help="Compare selectors or methods: selector, method.")]
+Target = Annotated[float | None, typer.Option(help="Target accuracy.", show_default="the baseline's terminal accuracy")]
+Runs = Annotated[Path, typer.Option(help="Folder of the runs, for a sweep's .toml.")]
 
 
 def compare_command(
@@ -26,14 +33,10 @@ def compare_command(
     metric: Annotated[
         list[str] | None, typer.Option(help=f"May be repeated. One of: {', '.join(METRICS)}.", show_default="terminal")
     ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="What the others are compared with.", show_default="uniform")
-    ] = None,
-    by: Annotated[str, typer.Option(help="Compare selectors or methods: selector, method.")] = "selector",
-    target: Annotated[
-        float | None, typer.Option(help="Target accuracy.", show_default="the baseline's terminal accuracy")
-    ] = None,
-    store: Annotated[Path, typer.Option(help="Folder of the runs, for a sweep's .toml.")] = ROOT,
+    baseline: Baseline = None,
+    by: By = "selector",
+    target: Target = None,
+    store: Runs = ROOT,
     out: Annotated[Path | None, typer.Option("--json", help="Write the comparison as JSON, too.")] = None,
 ) -> None:
     """Compare runs, paired by seed, and say where a difference is inside the noise."""
@@ -53,15 +56,15 @@ def show(comparison: Comparison, console: Console) -> None:
     console.print(f"\n[bold]{comparison.metric}[/]: {comparison.about} ({better} is better)")
     for setting in comparison.settings:
         goal = "" if setting.target is None else f", target {setting.target:.4f}"
-        console.print(f"\n{_plain(setting.name)}{goal}")
+        console.print(f"\n{plain(setting.name)}{goal}")
         console.print(_table(comparison, setting))
     if comparison.ranks is not None:
         ranks = comparison.ranks
         told = ", ".join(f"{e} {a:.2f}" for e, a in zip(ranks.entries, ranks.average, strict=True))
-        console.print(f"\naverage ranks over {ranks.settings} settings (1 is best): {_plain(told)}")
-        console.print(_plain(ranks.words))
+        console.print(f"\naverage ranks over {ranks.settings} settings (1 is best): {plain(told)}")
+        console.print(plain(ranks.words))
     for note in comparison.notes:
-        console.print(f"note: {_plain(note)}")
+        console.print(f"note: {plain(note)}")
     console.print(
         f"intervals: 95 % bootstrap over seeds; p: exact, two-sided, Holm for the {comparison.by}s of a setting"
     )
@@ -72,10 +75,10 @@ def _table(comparison: Comparison, setting: Setting) -> Table:
     won = any(r.improvement is not None for r in setting.rows)
     columns = (comparison.by, "mean", "seeds", f"minus {comparison.baseline}", "won:lost", "p", "verdict")
     for name in (*columns[:-1], *(("of the gap to IID",) if won else ()), columns[-1]):
-        table.add_column(_plain(name), overflow="fold")
+        table.add_column(plain(name), overflow="fold")
     missing = METRICS[comparison.metric].missing
     for row in setting.rows:
-        cells = [_plain(row.entry), _interval(row.mean, row.low, row.high, missing), f"{row.count}/{len(row.values)}"]
+        cells = [plain(row.entry), _interval(row.mean, row.low, row.high, missing), f"{row.count}/{len(row.values)}"]
         cells += _against(row, row.entry == comparison.baseline)
         if won:
             cells.append("-" if row.improvement is None else f"{100 * row.improvement:.1f} %")
@@ -94,7 +97,3 @@ def _interval(mean: float | None, low: float | None, high: float | None, missing
     if mean is None:
         return missing
     return rf"{words(mean)} \[{words(low)}, {words(high)}]"
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")

@@ -25,6 +25,7 @@ from fedcohort.cli import (
     sweep,
     world,
 )
+from fedcohort.cli.progress import plain
 from fedcohort.errors import FedcohortError
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -102,12 +103,8 @@ def _refuse_usage(error: Any) -> NoReturn:
 
 
 def _refuse(text: str) -> NoReturn:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {_plain(text)}")
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {plain(text)}")
     sys.exit(2)
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 if __name__ == "__main__":

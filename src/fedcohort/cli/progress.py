@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -47,6 +49,20 @@ class Bar:
         """Give the terminal back."""
         if self.progress.live.is_started:
             self.progress.stop()
+
+
+@contextlib.contextmanager
+def watched(runs: Iterable[RunConfig], store: Store) -> Iterator[Bar]:
+    """A bar for as long as the runs go on; Ctrl-C ends the command with a sentence."""
+    bar = Bar(runs, store)
+    try:
+        yield bar
+    except KeyboardInterrupt:
+        bar.stop()
+        Console(stderr=True).print("stopped; nothing is lost: the same command goes on")
+        raise typer.Exit(130) from None
+    finally:
+        bar.stop()
 
 
 def plain(text: str) -> str:

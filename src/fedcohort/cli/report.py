@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from fedcohort.cli.compare import Baseline, By, Runs, Target
 from fedcohort.errors import BadParameter
 from fedcohort.experiment.measure import METRICS
 from fedcohort.experiment.store import ROOT, Store
@@ -38,15 +39,11 @@ def report_command(
         list[str] | None,
         typer.Option(help=f"May be repeated. One of: {', '.join(METRICS)}.", show_default="the usual ones"),
     ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="What the others are compared with.", show_default="uniform")
-    ] = None,
-    by: Annotated[str, typer.Option(help="Compare selectors or methods: selector, method.")] = "selector",
-    target: Annotated[
-        float | None, typer.Option(help="Target accuracy.", show_default="the baseline's terminal accuracy")
-    ] = None,
+    baseline: Baseline = None,
+    by: By = "selector",
+    target: Target = None,
     title: Annotated[str, typer.Option(help="Title of the report.")] = Wanted.title,
-    store: Annotated[Path, typer.Option(help="Folder of the runs, for a sweep's .toml.")] = ROOT,
+    store: Runs = ROOT,
 ) -> None:
     """Make a report of runs: curves with seed bands, who was chosen when and why, participation, comparison."""
     if out is None and figures is None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from fedcohort.cli.progress import Bar
+from fedcohort.cli.progress import watched
 from fedcohort.errors import StoreError
 from fedcohort.experiment import papers, reproduce
 from fedcohort.experiment.papers.study import Study
@@ -43,15 +43,8 @@ def reproduce_command(
 
 def _run(study: Study, scale: str, seeds: int | None, store: Store, out: Path, workers: int) -> dict[str, Any]:
     work = reproduce.plan(study, scale, seeds)
-    bar = Bar(work.runs(), store)
-    try:
+    with watched(work.runs(), store) as bar:
         found = reproduce.perform(work, store, bar.hear, workers=workers)
-    except KeyboardInterrupt:
-        bar.stop()
-        Console(stderr=True).print("stopped; nothing is lost: the same command goes on")
-        raise typer.Exit(130) from None
-    finally:
-        bar.stop()
     path = reproduce.save(found, out)
     Console(stderr=True).print(f"result: {path}")
     return found

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedcohort.cli.progress import Bar, plain
+from fedcohort.cli.progress import plain, watched
 from fedcohort.cli.runs import pair
 from fedcohort.experiment import config as configuration
 from fedcohort.experiment import sweep as sweeping
@@ -65,15 +65,8 @@ def _put(values: dict[str, Any], plural: str, listed: Any) -> None:
 
 
 def _run(sweep: sweeping.Sweep, store: Store, backend: str, workers: int, address: str | None) -> sweeping.Outcome:
-    bar = Bar(sweep.runs(), store)
-    try:
+    with watched(sweep.runs(), store) as bar:
         return sweeping.run_sweep(sweep, store, backend=backend, workers=workers, address=address, on_event=bar.hear)
-    except KeyboardInterrupt:
-        bar.stop()
-        Console(stderr=True).print("stopped; nothing is lost: the same command goes on")
-        raise typer.Exit(130) from None
-    finally:
-        bar.stop()
 
 
 def _tell(outcome: sweeping.Outcome) -> None:

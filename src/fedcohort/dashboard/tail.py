@@ -8,7 +8,6 @@ against the hash chain; what was read once is not read again.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -18,10 +17,9 @@ from typing import Any
 
 from fedcohort.core.pack import PackError
 from fedcohort.errors import JournalDamaged, StoreError, VersionMismatch
-from fedcohort.journal import APPLICATION, SCHEMA, Record
+from fedcohort.journal import APPLICATION, GENESIS, SCHEMA, Record, chain
 from fedcohort.segments import unfold
 
-GENESIS = b"\0" * 32
 MOST_FOLDED = 256 << 20  # bytes that one folded segment may unfold to here
 MOST_BODY = 64 << 20  # bytes of one record
 BATCH = 4_000  # records read at once
@@ -98,8 +96,7 @@ class Tail:
         at, hash_ = self.seq, self.hash
         with connection(self.path) as db:
             for seq, kind, round_, body, written in _from(db, self.seq, BATCH):
-                head = f"{kind}\n{round_}\n{len(body)}\n".encode()
-                at, hash_ = at + 1, hashlib.sha256(hash_ + head + body).digest()
+                at, hash_ = at + 1, chain(hash_, kind, round_, body)
                 if seq != at or (written is not None and written != hash_):
                     raise damaged(self.path, f"record {at} does not fit the chain")
                 found.append(Record(seq, kind, round_, body, hash_))

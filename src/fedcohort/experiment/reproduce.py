@@ -87,9 +87,10 @@ def perform(work: Work, store: Store, on_event: OnEvent | None = None, **how: An
         if on_event is not None:
             on_event(event)
 
-    made = sum(store.state(c) != "finished" for c in work.runs())
-    run_all(work.runs(), store, heard, **how)
-    cost = {"runs": len(work.runs()), "run_now": made, "wall_seconds": round(time.monotonic() - started, 1)}
+    runs = work.runs()
+    made = sum(store.state(c) != "finished" for c in runs)
+    run_all(runs, store, heard, **how)
+    cost = {"runs": len(runs), "run_now": made, "wall_seconds": round(time.monotonic() - started, 1)}
     return result(work, store) | {"cost": cost}
 
 
