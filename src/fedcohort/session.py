@@ -8,6 +8,9 @@
     session.tell(result)                     # one row per dispatched client, whatever its outcome
     session.close()
 
+In an asynchronous session clients stay out over several rounds: `ask` never asks them a second time, and `tell` has one
+row for each that has ended since, once.
+
 With a journal of an earlier process, `ask` and `tell` of rounds that are already in it must give the same record
 again, and are not written twice: going on after a crash is doing the lost rounds again.
 """
@@ -55,6 +58,7 @@ class Session:
         journal: Journal | None = None,
         provides: frozenset[str] | None = None,
         max_privacy: str = "P2",
+        asynchronous: bool = False,
     ) -> None:
         for name, value in (("size", size), ("seed", seed)):
             whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
@@ -67,7 +71,8 @@ class Session:
         self.selector, self.size, self.seed, self.journal = selector, size, seed, journal
         self.index = 0
         self._asked: Round | None = None
-        self._cohort = Cohort(np.empty(0, np.int64))
+        self.asynchronous = asynchronous
+        self._out: Index = np.empty(0, np.int64)  # dispatched and not told yet
         self._closed = False
         self._written = _written(journal)
         _check_needs(selector, provides, PRIVACY[max_privacy])
@@ -85,6 +90,8 @@ class Session:
         """Choose the next cohort. `probe` answers a selector's question: (clients, signal names) -> answers."""
         self._in_turn(self._asked is None, "ask", "tell the result of the last round first")
         slots = np.unique(_slots(available))
+        if self._out.size:
+            slots = np.setdiff1d(slots, self._out, assume_unique=True)
         total = int(population if population is not None else (slots[-1] + 1 if slots.size else 0))
         check(
             slots.size == 0 or (slots[0] >= 0 and slots[-1] < total),
@@ -100,7 +107,7 @@ class Session:
         cohort = self.selector.select(rnd, generator(self.seed, "select", self.index))
         cohort = _checked(cohort, rnd, type(self.selector).__name__)
         self._write("ask", _ask_arrays(rnd, cohort), {"clock": clock, "size": rnd.size, "population": total})
-        self._asked, self._cohort = rnd, cohort
+        self._asked, self._out = rnd, np.union1d(self._out, cohort.clients)
         return cohort
 
     def tell(
@@ -112,13 +119,13 @@ class Session:
         """Learn from the round that was asked for. Metrics, and reasons per client, go to the journal only."""
         self._in_turn(self._asked is not None, "tell", "ask for a cohort first")
         assert self._asked is not None
-        _check_result(result, self.index, self._cohort.clients)
+        _check_result(result, self.index, self._out, all_of_them=not self.asynchronous)
         ordered = _ordered(result, self.selector.needs, self._asked.probed)
         why = {str(client): reason for client, reason in (reasons or {}).items()}
         meta = {"score": _json(result.score), "metrics": dict(metrics or {}), "reasons": why}
         self._write("tell", _tell_arrays(ordered), meta)
         self.selector.observe(ordered)
-        self._asked = None
+        self._asked, self._out = None, np.setdiff1d(self._out, result.clients)
         self.index += 1
 
     def close(self) -> None:
@@ -131,12 +138,13 @@ class Session:
     def state_dict(self) -> Arrays:
         """The round and what the selector learned; only between rounds."""
         self._in_turn(self._asked is None, "state_dict", "tell the result of the open round first")
-        return {"index": np.array(self.index), **{f"selector.{k}": v for k, v in self.selector.state_dict().items()}}
+        own = {"index": np.array(self.index), **({"out": self._out} if self.asynchronous else {})}
+        return {**own, **{f"selector.{k}": v for k, v in self.selector.state_dict().items()}}
 
     def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Inverse of :meth:`state_dict`."""
         own = {k.removeprefix("selector."): v for k, v in arrays.items() if k.startswith("selector.")}
-        if "index" not in arrays or len(own) + 1 != len(arrays):
+        if set(arrays) - {f"selector.{k}" for k in own} != {"index", *(["out"] if self.asynchronous else [])}:
             raise StateMismatch(f"keys {sorted(arrays)}", "this is not the state of a session", "load another file")
         try:
             self.selector.load_state_dict(own)
@@ -144,6 +152,7 @@ class Session:
             name = type(self.selector).__name__
             raise StateMismatch(f"state of {name}", str(error), "use the selector and version that saved it") from None
         self.index, self._asked = int(arrays["index"]), None
+        self._out = np.asarray(arrays["out"], np.int64).copy() if self.asynchronous else np.empty(0, np.int64)
 
     def _probed(self, rnd: Round, probe: Probe | None) -> Round:
         assert isinstance(self.selector, Prober)
@@ -252,15 +261,16 @@ def _checked(cohort: Cohort, rnd: Round, name: str) -> Cohort:
     return Cohort(clients, cohort.directives, cohort.inclusion, cohort.why)
 
 
-def _check_result(result: RoundResult, index: int, asked: Index) -> None:
+def _check_result(result: RoundResult, index: int, out: Index, *, all_of_them: bool) -> None:
     if result.index != index:
         raise OutOfTurn(f"result of round {result.index}", f"round {index} is open", "tell the rounds in order")
     rows = result.clients.size
-    if not np.array_equal(np.sort(result.clients), np.sort(asked)):
+    once = np.unique(result.clients).size == rows and bool(np.isin(result.clients, out).all())
+    if not once or (all_of_them and rows != out.size):
         raise ContractError(
-            f"{rows} rows for {asked.size} dispatched clients",
-            "one row for each of them, whatever its outcome",
-            "add them",
+            f"{rows} rows for {out.size} dispatched clients",
+            "one row for each of them, whatever its outcome" + ("" if all_of_them else ", when it has ended"),
+            "add them" if once else "leave out whoever was not dispatched or was told before",
         )
     if result.outcome.shape != (rows,) or result.duration.shape != (rows,):
         raise ContractError("outcome or duration", "one entry per dispatched client", "align them with clients")

@@ -77,6 +77,7 @@ CHANGES = {
     "max_privacy": "P1",
     "max_norm": 5.0,
     "engine": "numpy",
+    "gather": 3,
 }
 
 

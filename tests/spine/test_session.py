@@ -219,8 +219,9 @@ def test_nobody_available_and_population_growth():
     session = Session(Uniform(), size=4, seed=0)
     assert session.ask(np.empty(0, np.int64), population=5).clients.size == 0
     session.tell(result(0, []))
-    assert session.ask(np.arange(9), population=9).clients.size == 4
-    session.tell(result(1, session._cohort.clients))
+    cohort = session.ask(np.arange(9), population=9)
+    assert cohort.clients.size == 4
+    session.tell(result(1, cohort.clients))
     with pytest.raises(BadParameter, match="population"):
         session.ask(np.array([3, 12]), population=9)
 

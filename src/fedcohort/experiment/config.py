@@ -26,6 +26,7 @@ from fedcohort.overselect import ADAPTIVE
 from fedcohort.sim.loop import Settings
 
 ENDLESS = ("deadline", "max_norm")  # keys that may be infinite: no limit
+LATER = {"gather": 0}  # keys that came after the first runs were stored: left out while they have no effect
 
 
 class RunConfig(BaseModel):
@@ -53,6 +54,11 @@ class RunConfig(BaseModel):
     max_privacy: str = Field(default="P2", pattern="^P[0-3]$", description="highest privacy level a selector may read")
     max_norm: float = Field(default=math.inf, gt=0, description="updates of a larger norm are rejected")
     engine: str = Field(default="auto", description="local training engine: auto, fused, numpy, reference or batched")
+    gather: int = Field(
+        default=0,
+        ge=0,
+        description="asynchronous: `size` are always out, the model moves at every so many updates",
+    )
     workers: int = Field(default=0, ge=0, description="threads or processes of the engine (0: all cores)")
 
     @field_validator("over_select")
@@ -77,6 +83,7 @@ class RunConfig(BaseModel):
             lr_decay=self.lr_decay,
             max_privacy=self.max_privacy,
             max_norm=self.max_norm,
+            gather=self.gather,
         )
 
     def normal(self) -> RunConfig:
@@ -84,8 +91,9 @@ class RunConfig(BaseModel):
         return self.model_copy(update={kind: texts.normal(kind, getattr(self, kind)) for kind in texts.KINDS})
 
     def plain(self) -> dict[str, Any]:
-        """As JSON-able values; an infinite limit is left out."""
-        return {k: v for k, v in self.model_dump().items() if not (k in ENDLESS and math.isinf(v))}
+        """As JSON-able values; an infinite limit is left out, and what does nothing and is newer than stored runs."""
+        found = {k: v for k, v in self.model_dump().items() if not (k in ENDLESS and math.isinf(v))}
+        return {k: v for k, v in found.items() if LATER.get(k, ...) != v}
 
     def resolved(self) -> dict[str, Any]:
         """Everything that can change the result, defaults filled in (the number of workers cannot)."""

@@ -29,6 +29,7 @@ from fedcohort.experiment.config import RunConfig, from_mapping
 from fedcohort.journal import Journal
 from fedcohort.protocols import Method, Selector
 from fedcohort.registry import make_method, make_selector, make_task_spec, make_world_spec
+from fedcohort.sim.asynchronous import Asynchronous
 from fedcohort.sim.history import History
 from fedcohort.sim.loop import Simulation, read_history
 from fedcohort.snapshots import Snapshots, write_durably
@@ -86,7 +87,8 @@ def build(
         classes=spec.classes,
     )
     task = spec.bind(world, engine=config.engine, workers=config.workers)
-    return Simulation(selector, method, world, task, settings, journal=journal, snapshots=snapshots)
+    loop = Asynchronous if settings.gather else Simulation
+    return loop(selector, method, world, task, settings, journal=journal, snapshots=snapshots)
 
 
 def run(config: RunConfig, folder: Path | None = None, on_round: OnRound | None = None) -> Finished:

@@ -58,6 +58,7 @@ def verify(folder: Path) -> Verified:
                 size=simulation.session.size,
                 seed=config.seed,
                 max_privacy=config.max_privacy,
+                asynchronous=simulation.session.asynchronous,
             )
             _replay(session, records, simulation.federation.profiles)
         how = "run again" if needs & MODEL_SIZED else "replayed from the journal"

@@ -41,6 +41,7 @@ class Base:
 
     name: ClassVar[str] = ""
     exempt: Mapping[str, str] = MappingProxyType({})  # clause of fedcohort.testing.MethodContract -> why it cannot hold
+    asynchronous: bool = True  # whether an update may be older than the server's state
 
     def __init__(self, *, buffers: str = "average") -> None:
         check(

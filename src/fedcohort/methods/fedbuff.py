@@ -16,8 +16,8 @@ after which the buffer is empty.
 Departures from the paper
     * Rounds are ask and tell, so updates come in batches. They enter one by one in ascending client order; the buffer
       may fill several times in a round, or not at all. Accepted means taken into the buffer.
-    * s_k is `Updates.extras["staleness"]` where the federation reports it, otherwise 0, plus the number of times the
-      model has already moved in this round.
+    * s_k is `Updates.extras["staleness"]`, which asynchronous runs set (`gather`, sim/asynchronous.py), otherwise 0,
+      plus the number of times the model has already moved in this round.
     * `normalise=True` divides by sum a(s_k) in place of K. Samples do not count, unless `weighting="data"`.
     * Updates older than `max_staleness`, or of unknown age (NaN), are left out.
     * Buffers and counters that came with the updates wait, too: when the model moves, all that came since its last move

@@ -76,6 +76,7 @@ class Scaffold(Base):
         )
         check(server_lr > 0, f"server_lr = {server_lr}", "the server learning rate must be positive", "use 1.0")
         self.option, self.weighting, self.server_lr = option, weighting, server_lr
+        self.asynchronous = option == "I"  # eq. 3 reads c as it was sent
         if server_lr != 1.0:
             self.exempt = {"single_client": "the server learning rate scales the step"}
         # c_k and their weighted sum

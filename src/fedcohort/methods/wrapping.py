@@ -30,6 +30,7 @@ class Wrapper:
     def __init__(self, *, inner: Method | None = None) -> None:
         self.inner: Method = FedAvg() if inner is None else inner
         self.exempt: Mapping[str, str] = getattr(self.inner, "exempt", {})  # what cannot hold inside cannot hold here
+        self.asynchronous: bool = getattr(self.inner, "asynchronous", True)
 
     def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
         """The inner method's client half."""

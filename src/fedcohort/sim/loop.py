@@ -41,6 +41,7 @@ class Settings:
     max_privacy: str = "P2"
     max_norm: float = math.inf  # updates of a larger norm are rejected
     snapshot_every: int = 1
+    gather: int = 0  # asynchronous: `size` clients are always out, the model moves at every `gather`-th update
 
     def __post_init__(self) -> None:
         check(self.rounds >= 1, f"rounds = {self.rounds}", "a run needs at least one round", "use 1 or more")
@@ -55,6 +56,13 @@ class Settings:
         check(self.lr_decay > 0, f"lr_decay = {self.lr_decay}", "it must be positive", "use e.g. 0.999")
         check(self.max_norm > 0, f"max_norm = {self.max_norm}", "it must be positive", "leave it out for no limit")
         check(self.snapshot_every >= 1, f"snapshot_every = {self.snapshot_every}", "it must be at least 1", "use 1")
+        good = 0 <= self.gather <= self.size
+        check(good, f"gather = {self.gather}", f"it must be between 0 and size = {self.size}", "use 0 for rounds")
+        for name, plain in (("over_select", 1.0), ("quorum", 1), ("back_off", 0.0)) if self.gather else ():
+            value = getattr(self, name)
+            check(
+                value == plain, f"{name} = {value} with gather", "asynchronous runs have none", "leave one of them out"
+            )
 
 
 class Simulation:
@@ -88,6 +96,7 @@ class Simulation:
             journal=journal,
             provides=self.federation.provides,
             max_privacy=settings.max_privacy,
+            asynchronous=settings.gather > 0,
         )
         self.model = task.initial(generator(settings.seed, "model"))
         self.clock = 0.0
@@ -123,24 +132,32 @@ class Simulation:
 
     def _round(self) -> dict[str, float]:
         index = self.session.index
-        probing = _Probing(self, index)
-        available = self.world.available(index, self.clock)
-        cohort = self.session.ask(
-            available,
-            population=self.world.population,
-            clock=self.clock,
-            profiles=self.federation.profiles,
-            probe=probing,
-            size=self.asking.ask_for(self.settings.size),
-        )
-        plan = self.method.prepare(self._plan(index, cohort), self.model, cohort.clients)
-        asked = plan.measure  # what the method wants to hear from its client half
-        plan = replace(plan, measure=plan.measure | catalogue.of_side(self._needs, "client"))
+        probing = Probing(self, index)
+        cohort = self._ask(probing, self.asking.ask_for(self.settings.size))
+        plan, asked = self._prepared(index, cohort)
         replies = self.federation.train(index, self.model, cohort, plan, self._needs, self.settings.size)
         info = self._aggregate(index, cohort, plan, asked, replies)
         pause = self.backing.pause("abandoned" in info)
         self.clock += probing.seconds + (replies.seconds if cohort.clients.size else IDLE) + pause
         self.asking.learn(replies.came, int(cohort.clients.size) - replies.came)
+        return self._tell(index, replies, probing, info)
+
+    def _ask(self, probing: Probing, seats: int) -> Cohort:
+        return self.session.ask(
+            self.world.available(self.session.index, self.clock),
+            population=self.world.population,
+            clock=self.clock,
+            profiles=self.federation.profiles,
+            probe=probing,
+            size=seats,
+        )
+
+    def _prepared(self, index: int, cohort: Cohort) -> tuple[Plan, frozenset[str]]:
+        """How this cohort trains, and which of what it measures the method wants to hear."""
+        plan = self.method.prepare(self._plan(index, cohort), self.model, cohort.clients)
+        return replace(plan, measure=plan.measure | catalogue.of_side(self._needs, "client")), plan.measure
+
+    def _tell(self, index: int, replies: Replies, probing: Probing, info: dict[str, float]) -> dict[str, float]:
         result = self._result(index, replies)
         row = self._row(index, result, replies, probing, info)
         self.session.tell(result, row, replies.reasons)
@@ -210,7 +227,7 @@ class Simulation:
         )
 
     def _row(
-        self, index: int, result: RoundResult, replies: Replies, probing: _Probing, info: dict[str, float]
+        self, index: int, result: RoundResult, replies: Replies, probing: Probing, info: dict[str, float]
     ) -> dict[str, float]:
         """The round's numbers, in plain floats (JSON has no NaN: what was not measured is left out)."""
         last = index + 1 == self.settings.rounds
@@ -275,7 +292,7 @@ class Simulation:
             self.history = read_history(self.session.journal, self.world.population, upto=self.session.index)
 
 
-class _Probing:
+class Probing:
     """Answers the selector's probe and keeps the bill."""
 
     def __init__(self, simulation: Simulation, index: int) -> None:
@@ -283,6 +300,7 @@ class _Probing:
         self.seconds, self.count, self.traffic = 0.0, 0, Traffic()
 
     def __call__(self, clients: Index, names: frozenset[str]) -> Probed:
+        """Measure these signals at these clients."""
         sim = self.simulation
         plan = replace(sim.task.plan(), seed=sim.settings.seed, round=self.index)
         answers, self.seconds, self.traffic = sim.federation.probe(self.index, sim.model, clients, names, plan)

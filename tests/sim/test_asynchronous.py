@@ -1,0 +1,284 @@
+"""Runs without rounds: a timeline worked out by hand, every client told once, resume, verify, every selector."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fedcohort as fc
+from fedcohort import registry
+from fedcohort.errors import BadParameter, ContractError
+from fedcohort.experiment.config import RunConfig
+from fedcohort.experiment.run import build, resume, run
+from fedcohort.experiment.verify import verify
+from fedcohort.methods.fedbuff import FedBuff
+from fedcohort.session import Session
+from fedcohort.sim.asynchronous import Asynchronous
+from fedcohort.sim.loop import Settings
+from fedcohort.types import Cohort, Outcome, RoundResult
+
+CONFIG = RunConfig(
+    selector="oort", method="fedbuff(size=3)", task="digits-softmax", rounds=12, size=8, seed=4, gather=3
+)
+SECONDS = np.array([1.0, 2.0, 5.0, 4.0])  # of clients 0 to 3, whatever the step
+
+
+class Lowest:
+    """Chooses the lowest slots that are there, and keeps what it hears."""
+
+    needs = frozenset({"train_loss"})
+
+    def __init__(self):
+        self.seen = []
+
+    def select(self, rnd, rng):
+        return Cohort(rnd.available[: rnd.size])
+
+    def observe(self, result):
+        self.seen.append(result)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, arrays):
+        pass
+
+
+class Watching(FedBuff):
+    """FedBuff that keeps who came and how old it was."""
+
+    def __init__(self, **keys):
+        super().__init__(**keys)
+        self.came = []
+
+    def aggregate(self, model, updates, context):
+        ages = updates.extras.get("staleness", np.empty(0))
+        self.came.append(dict(zip(updates.clients.tolist(), ages.tolist(), strict=True)))
+        return super().aggregate(model, updates, context)
+
+
+class Timed:
+    """A world whose clients take SECONDS and of which some drop out."""
+
+    def __init__(self, world, lost=()):
+        self.world, self.lost = world, np.asarray(lost, np.int64)
+
+    def __getattr__(self, name):
+        return getattr(self.world, name)
+
+    def available(self, index, clock):
+        return np.arange(4)
+
+    def seconds(self, index, clients, work):
+        return SECONDS[clients]
+
+    def dropped(self, index, clients):
+        return np.isin(clients, self.lost)
+
+
+def timed(settings, *, lost=(), method=None):
+    base = build(RunConfig(task="digits-softmax", world="iid-v1(clients=4)", rounds=1, size=1))
+    return Asynchronous(Lowest(), method or Watching(size=2), Timed(base.world, lost), base.task, settings)
+
+
+def test_a_timeline_worked_out_by_hand():
+    """Three out, two gathered. Clients 0 to 3 take 1, 2, 5 and 4 seconds; the model moves at every second update.
+
+    time 0: 0, 1, 2 leave (version 0). 1: 0 is in. 2: 1 is in -> step 0, version 1.
+    time 2: 0, 1 leave (version 1). 3: 0 is in. 4: 1 is in -> step 1, ages 0 and 0, version 2.
+    time 4: 0, 1 leave (version 2). 5: 0 and 2 are in, 2 is two versions old -> step 2, version 3.
+    time 5: 0, 2 leave (version 3), 1 is out until 6. 6: 0 and 1 are in, 1 is one version old -> step 3.
+    """
+    simulation = timed(Settings(rounds=4, size=3, gather=2))
+    history = simulation.run()
+    assert history.clock.tolist() == [2.0, 4.0, 5.0, 6.0]
+    assert simulation.method.came == [{0: 0, 1: 0}, {0: 0, 1: 0}, {0: 0, 2: 2}, {0: 0, 1: 1}]
+    assert history.column("in_flight").tolist() == [1, 1, 1, 1]
+    assert history.column("version").tolist() == [1, 2, 3, 4]
+    assert history.column("staleness").tolist() == [0, 0, 1, 0.5]
+    durations = [
+        dict(zip(r.clients.tolist(), r.duration.tolist(), strict=True)) for r in simulation.session.selector.seen
+    ]
+    assert durations == [{0: 1, 1: 2}, {0: 1, 1: 2}, {0: 1, 2: 5}, {0: 1, 1: 2}]
+    for result in simulation.session.selector.seen:
+        assert np.isfinite(result.signals["train_loss"]).all()
+
+
+def test_old_updates_weigh_less():
+    """Step 2 above: client 0 is fresh, client 2 two versions old and weighs 1 / sqrt(3)."""
+    changes = []
+
+    class Keeping(FedBuff):
+        def aggregate(self, model, updates, context):
+            done = super().aggregate(model, updates, context)
+            changes.append((updates.delta, done.model.params - model.params))
+            return done
+
+    timed(Settings(rounds=3, size=3, gather=2), method=Keeping(size=2)).run()
+    delta, change = changes[2]
+    np.testing.assert_allclose(change, (delta[0] + delta[1] / np.sqrt(3)) / 2, atol=1e-7)
+
+
+def test_updates_are_made_from_the_model_that_was_sent():
+    """Client 2 leaves with the first model and lands three steps later: its update is that of round 0."""
+    simulation = timed(Settings(rounds=3, size=3, gather=2))
+    first = simulation.model
+    alone = simulation.task.train(first, np.array([2]), simulation._prepared(0, Cohort(np.array([2])))[0])
+    landed = []
+
+    class Keeping(FedBuff):
+        def aggregate(self, model, updates, context):
+            landed.append(updates)
+            return super().aggregate(model, updates, context)
+
+    timed(Settings(rounds=3, size=3, gather=2), method=Keeping(size=2)).run()
+    np.testing.assert_array_equal(landed[2].delta[1], alone.updates.delta[0])
+
+
+def test_who_drops_out_is_told_and_its_seat_is_given_away():
+    simulation = timed(Settings(rounds=4, size=3, gather=2), lost=[0])
+    simulation.run()
+    for result in simulation.session.selector.seen:
+        assert (result.outcome[result.clients == 0] == Outcome.FAILED).all()
+    told = np.concatenate([r.clients for r in simulation.session.selector.seen])
+    assert (told == 0).sum() >= 2
+    assert {3: 0.0} not in simulation.method.came
+
+
+def test_one_that_takes_longer_than_the_deadline_is_late():
+    simulation = timed(Settings(rounds=4, size=3, gather=2, deadline=4.5))
+    simulation.run()
+    result = simulation.session.selector.seen[2]
+    at = result.clients == 2
+    assert (result.outcome[at], result.duration[at]) == (Outcome.LATE, 4.5)
+    assert all(2 not in came for came in simulation.method.came)
+
+
+def test_if_all_fail_time_goes_on():
+    simulation = timed(Settings(rounds=3, size=3, gather=2), lost=[0, 1, 2, 3])
+    before = simulation.model.params.copy()
+    history = simulation.run()
+    assert (np.diff(history.clock) > 0).all()
+    np.testing.assert_array_equal(simulation.model.params, before)
+
+
+def test_everybody_out_at_once_is_a_round():
+    """gather = size with equal speeds: the cohorts and the model of a synchronous run."""
+    keys = {
+        **CONFIG.model_dump(),
+        "method": "fedavg",
+        "selector": "uniform",
+        "world": "iid-v1(clients=20)",
+        "rounds": 5,
+    }
+    rounds = build(RunConfig(**{**keys, "gather": 0}))
+    steps = build(RunConfig(**{**keys, "gather": 8}))
+    before, after = rounds.run(), steps.run()
+    for a, b in zip(before.cohorts, after.cohorts, strict=True):
+        np.testing.assert_array_equal(np.sort(a), np.sort(b))
+    np.testing.assert_array_equal(rounds.model.params, steps.model.params)
+    np.testing.assert_allclose(before.clock, after.clock)
+
+
+@pytest.mark.parametrize("selector", registry.names("selector"))
+def test_every_selector_runs_and_every_client_is_told_once(selector):
+    simulation = build(RunConfig(**{**CONFIG.model_dump(), "selector": selector, "max_privacy": "P3", "rounds": 8}))
+    asked, told = [], []
+    ask, tell = simulation.session.ask, simulation.session.tell
+
+    def listened(*values, **keys):
+        cohort = ask(*values, **keys)
+        asked.append(cohort.clients)
+        return cohort
+
+    def heard(result, *values):
+        told.append(result.clients)
+        tell(result, *values)
+
+    simulation.session.ask, simulation.session.tell = listened, heard
+    history = simulation.run()
+    out = set()
+    for leaving, ended in zip(asked, told, strict=True):
+        assert not out & set(leaving.tolist())
+        out |= set(leaving.tolist())
+        assert len(out) <= 8
+        assert set(ended.tolist()) <= out
+        out -= set(ended.tolist())
+    assert np.isfinite(simulation.model.params).all()
+    assert history.column("ok").sum() >= 8
+
+
+@pytest.mark.parametrize("method", registry.names("method"))
+def test_every_method_runs_or_is_refused_by_name(method):
+    config = RunConfig(**{**CONFIG.model_dump(), "method": method, "selector": "uniform", "rounds": 4})
+    if method == "scaffold":
+        with pytest.raises(BadParameter, match=r"method scaffold with gather.*option='I'"):
+            build(config)
+        config = RunConfig(**{**config.model_dump(), "method": "scaffold(option='I')"})
+    simulation = build(config)
+    simulation.run()
+    assert np.isfinite(simulation.model.params).all()
+
+
+@pytest.mark.parametrize("selector", ["oort", "hetero-select", "uniform"])
+def test_a_stopped_run_goes_on_to_the_same_bytes_and_verifies(tmp_path, selector):
+    config = RunConfig(**{**CONFIG.model_dump(), "selector": selector, "world": "mixed-v1"})
+    whole = run(config, tmp_path / "whole").history
+
+    class Stop(Exception):
+        pass
+
+    def stop(row):
+        if row["round"] == 6:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(config, tmp_path / "stopped", stop)
+    again = resume(tmp_path / "stopped").history
+    assert again.rows == whole.rows
+    metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "stopped")]
+    assert metrics[0] == metrics[1]
+    assert verify(tmp_path / "stopped").rounds == 12
+
+
+def test_a_session_refuses_rows_of_strangers_and_rows_told_twice():
+    session = Session(Lowest(), size=2, seed=0, asynchronous=True)
+    assert session.ask(np.arange(4)).clients.tolist() == [0, 1]
+
+    def tell(*clients):
+        rows = np.array(clients, np.int64)
+        session.tell(RoundResult(session.index, rows, np.zeros(rows.size, np.int8), np.ones(rows.size)))
+
+    with pytest.raises(ContractError, match="not dispatched or was told before"):
+        tell(3)
+    tell(1)
+    assert session.ask(np.arange(4), size=1).clients.tolist() == [1]
+    tell()
+    assert session.ask(np.arange(4), size=2).clients.tolist() == [2, 3]
+    with pytest.raises(ContractError, match="told before"):
+        tell(0, 0)
+    tell(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("key", ["over_select", "quorum", "back_off"])
+def test_what_has_no_meaning_without_rounds_is_refused(key):
+    with pytest.raises(BadParameter, match=f"{key} = .* with gather"):
+        build(RunConfig(**{**CONFIG.model_dump(), key: 2}))
+
+
+def test_gather_is_between_nothing_and_all():
+    with pytest.raises(BadParameter, match="gather = 9"):
+        build(RunConfig(**{**CONFIG.model_dump(), "gather": 9}))
+
+
+def test_runs_stored_before_keep_their_address():
+    """A key that does nothing is not part of a run's content address."""
+    rounds = RunConfig(**{**CONFIG.model_dump(), "gather": 0})
+    assert "gather" not in rounds.plain()
+    assert CONFIG.plain()["gather"] == 3
+    assert rounds.digest() != CONFIG.digest()
+
+
+def test_one_line_is_enough():
+    history = fc.simulate("uniform", method="fedbuff(size=2)", task="digits-softmax", rounds=3, size=6, gather=2)
+    assert history.column("version").tolist() == [1, 2, 3]
