@@ -80,11 +80,16 @@ def growth(results):
     """How cost grows with the cohort and with the population."""
     grown = ", ".join(f"{m}: {1e3 * s:.0f} ms" for m, s in results["cohort"].items())
     out = ["", f"Clients per round (W3's network, 60 samples each): {grown}."]
-    grown = ", ".join(
-        f"{int(n):,}: {1e3 * v['seconds']:.1f} ms, {v['bytes_per_client']:.0f} bytes each"
-        for n, v in results["population"].items()
-    )
-    return [*out, "", f"Registered clients (10 train, 250 samples each; the others own one sample): {grown}."]
+    counts = [int(n) for n in results["population"]]
+    held = [n * v["bytes_per_client"] for n, v in zip(counts, results["population"].values(), strict=True)]
+    each = [(held[i] - held[i - 1]) / (counts[i] - counts[i - 1]) for i in range(1, len(held))]
+    grown = ", ".join(f"{int(n):,}: {1e3 * v['seconds']:.1f} ms" for n, v in results["population"].items())
+    return [
+        *out,
+        "",
+        f"Registered clients (10 train, 250 samples each; the others own one sample and are not selected): {grown}; "
+        f"every further one takes {max(each):.0f} bytes, its sample included (asked: at most 100).",
+    ]
 
 
 def page(results):
