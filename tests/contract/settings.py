@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-SELECTORS: dict[str, dict[str, Any]] = {}
+from fedcohort import registry
+
+# Half of the kit's own number of runs, for there are many selectors; a quarter for those that train in every round.
+SELECTORS: dict[str, dict[str, Any]] = {name: {"runs": 60} for name in registry.names("selector")}
+SELECTORS |= {name: {"runs": 30} for name in ("neural-bandit", "flash-rl", "favor", "fedcor")}
 METHODS: dict[str, dict[str, Any]] = {}
 
 _REUSE = {"one_owner": "as in the paper, clients re-use samples of a common pool"}

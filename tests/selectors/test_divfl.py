@@ -13,13 +13,6 @@ from fedcohort.testing import SelectorContract
 from fedcohort.types import Outcome, Round, RoundResult, Signals
 
 
-class TestDivFL(SelectorContract):
-    runs = 60
-
-    def make(self):
-        return DivFL()
-
-
 class TestDivFLStochastic(SelectorContract):
     runs = 40
 

@@ -21,13 +21,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fedacs_planted
 
 
-class TestFedACS(SelectorContract):
-    runs = 100
-
-    def make(self):
-        return FedACS()
-
-
 class TestFedACSFast(SelectorContract):
     runs = 60
 

@@ -13,13 +13,6 @@ from fedcohort.testing import SelectorContract
 from fedcohort.types import Outcome, Round, RoundResult, Signals
 
 
-class TestFedCS(SelectorContract):
-    runs = 60
-
-    def make(self):
-        return FedCS()
-
-
 class TestFedCSParallel(SelectorContract):
     runs = 60
 

@@ -16,13 +16,6 @@ from fedcohort.types import Outcome, Probed, Round, RoundResult, Signals
 NEEDS = frozenset({"samples", "probe_grad_norm"})
 
 
-class TestFeel(SelectorContract):
-    runs = 60
-
-    def make(self):
-        return Feel()
-
-
 class TestFeelSample(SelectorContract):
     runs = 60
 

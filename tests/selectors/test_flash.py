@@ -13,7 +13,7 @@ from fedcohort.core.stats import spearman
 from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.selectors import context
 from fedcohort.selectors.flash import Flash, gamma
-from fedcohort.testing import PlantedFederation, SelectorContract
+from fedcohort.testing import PlantedFederation
 from fedcohort.types import Outcome, Probed, Round, RoundResult, Signals
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -21,13 +21,6 @@ _SPEC = importlib.util.spec_from_file_location(
 )
 semibandit = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(semibandit)
-
-
-class TestFlashContract(SelectorContract):
-    runs = 60
-
-    def make(self):
-        return Flash()
 
 
 class World:

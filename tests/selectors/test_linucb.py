@@ -9,15 +9,7 @@ from fedcohort.core import rng as luck
 from fedcohort.core.stats import spearman
 from fedcohort.errors import BadParameter
 from fedcohort.selectors.linucb import FEATURES, LinUCB
-from fedcohort.testing import SelectorContract
 from fedcohort.types import Outcome, Round, RoundResult, Signals
-
-
-class TestLinUCBContract(SelectorContract):
-    runs = 60
-
-    def make(self):
-        return LinUCB()
 
 
 def tell(selector, t, clients, before, after, seconds, count=None):

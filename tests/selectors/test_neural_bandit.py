@@ -12,13 +12,6 @@ from fedcohort.testing import PlantedFederation, SelectorContract
 from fedcohort.types import Round
 
 
-class TestNeuralBanditContract(SelectorContract):
-    runs = 40
-
-    def make(self):
-        return NeuralBandit()
-
-
 class TestThompsonContract(SelectorContract):
     runs = 30
 

@@ -14,11 +14,6 @@ from fedcohort.testing import SelectorContract
 from fedcohort.types import Outcome, Round, RoundResult, Signals
 
 
-class TestOortPaper(SelectorContract):
-    def make(self):
-        return Oort()
-
-
 class TestOortCode(SelectorContract):
     def make(self):
         return Oort(preset="code")

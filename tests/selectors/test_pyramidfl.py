@@ -13,11 +13,6 @@ from fedcohort.testing import SelectorContract
 from fedcohort.types import Outcome, Round, RoundResult, Signals
 
 
-class TestPyramidFL(SelectorContract):
-    def make(self):
-        return PyramidFL()
-
-
 class TestPyramidFLSelectionOnly(SelectorContract):
     def make(self):
         return PyramidFL(directives=False)

@@ -15,13 +15,6 @@ from fedcohort.testing import PlantedFederation, SelectorContract
 from fedcohort.types import Round
 
 
-class TestRestlessBanditContract(SelectorContract):
-    runs = 60
-
-    def make(self):
-        return RestlessBandit()
-
-
 class TestDiscountedContract(SelectorContract):
     runs = 40
 

@@ -17,13 +17,6 @@ from fedcohort.testing import SelectorContract
 from fedcohort.types import Outcome, Round, RoundResult, Signals
 
 
-class TestRexp3(SelectorContract):
-    runs = 80
-
-    def make(self):
-        return Rexp3()
-
-
 class TestRexp3Fedacs(SelectorContract):
     runs = 60
 
