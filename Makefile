@@ -10,18 +10,16 @@ TORTURE_FLAGS ?=
 demo: $(VENV)/.demo-ready
 	$(BIN)/fedcohort demo
 
-# Real SuperLinks, SuperNodes and Ray clusters on loopback mostly wait, so they run beside what runs in memory, one after
-# the other; their words come last.
-test: $(VENV)/.test-ready
-	@$(MAKE) --no-print-directory test-deployment > $(VENV)/deployment.log 2>&1 & beside=$$!; \
-	$(MAKE) --no-print-directory lint test-memory; memory=$$?; \
-	wait $$beside; deployment=$$?; cat $(VENV)/deployment.log; exit $$((memory + deployment))
+# First all that runs in memory; then real SuperLinks, SuperNodes and Ray clusters on loopback, not beside the others:
+# their processes keep two cores busy by themselves.
+test: lint test-memory
+	$(MAKE) --no-print-directory test-deployment
 
 test-memory: $(VENV)/.test-ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not deployment" $(TEST_FLAGS)
 
 test-deployment: $(VENV)/.test-ready
-	FEDCOHORT_DEPLOYMENT=1 $(BIN)/python -m pytest -m deployment tests/flower tests/experiment $(TEST_FLAGS)
+	FEDCOHORT_DEPLOYMENT=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m deployment tests/flower tests/experiment $(TEST_FLAGS)
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .

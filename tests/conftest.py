@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -15,3 +16,9 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("deployment"):
             item.add_marker(skip)
+
+
+def pytest_collection_finish():
+    """Thousands of tests and large libraries live to the end: the collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()

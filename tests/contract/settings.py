@@ -10,9 +10,9 @@ from typing import Any
 
 from fedcohort import registry
 
-# Half of the kit's own number of runs, for there are many selectors; a quarter for those that train in every round.
-SELECTORS: dict[str, dict[str, Any]] = {name: {"runs": 60} for name in registry.names("selector")}
-SELECTORS |= {name: {"runs": 30} for name in ("neural-bandit", "flash-rl", "favor", "fedcor")}
+# A third of the kit's own number of runs, for there are many selectors; a fifth for those that train in every round.
+SELECTORS: dict[str, dict[str, Any]] = {name: {"runs": 40} for name in registry.names("selector")}
+SELECTORS |= {name: {"runs": 25} for name in ("neural-bandit", "flash-rl", "favor", "fedcor")}
 METHODS: dict[str, dict[str, Any]] = {}
 
 _REUSE = {"one_owner": "as in the paper, clients re-use samples of a common pool"}

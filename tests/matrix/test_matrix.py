@@ -12,7 +12,7 @@ from fedcohort.sim.loop import Settings, Simulation
 from fedcohort.types import Outcome
 from fedcohort.worlds.build import build_world
 
-ROUNDS, SIZE = 3, 4
+ROUNDS, SIZE = 2, 4
 
 
 @cache

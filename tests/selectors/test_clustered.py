@@ -14,14 +14,14 @@ from fedcohort.types import Outcome, Round, RoundResult, Signals
 
 
 class TestClusteredSimilarity(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return Clustered()
 
 
 class TestClusteredSize(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return Clustered(algorithm="size")

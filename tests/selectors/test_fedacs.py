@@ -22,7 +22,7 @@ import fedacs_planted
 
 
 class TestFedACSFast(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return FedACS(fast=True, forget=0.98)

@@ -14,21 +14,21 @@ from fedcohort.types import Outcome, Round, RoundResult, Signals
 
 
 class TestFedCSParallel(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return FedCS(uplink="parallel", deadline=15.0, candidates=1.0)
 
 
 class TestFedCSMeasured(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return FedCS(resources="measured", candidates=1.0)
 
 
 class TestFedCSBandwidth(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return FedCS(model_mbit=5.0)

@@ -17,14 +17,14 @@ NEEDS = frozenset({"samples", "probe_grad_norm"})
 
 
 class TestFeelSample(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return Feel(probe="sample:4", unbiased=True)
 
 
 class TestFeelByReport(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return Feel(probe="none", resolve=0)

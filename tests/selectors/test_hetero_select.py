@@ -18,21 +18,21 @@ from fedcohort.types import Outcome, Round, RoundResult, Signals
 
 
 class TestMultiplicative(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return HeteroSelect(variant="multiplicative", diversity="cosine-last")
 
 
 class TestJS(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return HeteroSelect(diversity="js")
 
 
 class TestNone(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return HeteroSelect(diversity="none", w_m=0.0, tau0=0.5)

@@ -18,7 +18,7 @@ from fedcohort.types import Outcome, Round, RoundResult, Signals
 
 
 class TestRexp3Fedacs(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return Rexp3(preset="fedacs")

@@ -12,14 +12,14 @@ from fedcohort.types import Outcome, Probed, Round, RoundResult, Signals
 
 
 class TestTifl(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return Tifl(interval=3)
 
 
 class TestTiflByReports(SelectorContract):
-    runs = 60
+    runs = 40
 
     def make(self):
         return Tifl(interval=2, accuracy="reports", tiers=2)
