@@ -5,27 +5,31 @@ BIN := $(VENV)/bin
 TEST_FLAGS ?=
 TORTURE_FLAGS ?=
 
-.PHONY: demo test test-memory test-deployment lint bench torture clean
+.PHONY: demo test test-memory test-deployment lint style types bench torture clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/fedcohort demo
 
-# First all that runs in memory; then real SuperLinks, SuperNodes and Ray clusters on loopback, not beside the others:
-# their processes keep two cores busy by themselves.
-test: lint test-memory
-	$(MAKE) --no-print-directory test-deployment
+# First all that runs in memory; then real SuperLinks, SuperNodes and Ray clusters on loopback, beside mypy
+# only: their processes keep the cores busy by themselves.
+test: style test-memory
+	$(MAKE) --no-print-directory -j 2 types test-deployment
 
 test-memory: $(VENV)/.test-ready
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not deployment" $(TEST_FLAGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not deployment" $(TEST_FLAGS)
 
 test-deployment: $(VENV)/.test-ready
 	FEDCOHORT_DEPLOYMENT=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m deployment tests/flower tests/experiment $(TEST_FLAGS)
 
-lint: $(VENV)/.test-ready
+lint: style types
+
+style: $(VENV)/.test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+types: $(VENV)/.test-ready
+	$(BIN)/mypy
 
 bench: $(VENV)/.test-ready
 	$(BIN)/python benchmarks/selection.py

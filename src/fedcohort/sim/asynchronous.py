@@ -9,6 +9,8 @@ What differs from rounds
     * A selector hears of a client when it ends, so a result may have rows of several cohorts; each client that was
       asked is told once. Who is still out at the end of the run is never told.
     * A client cannot be asked again while it is out.
+    * A step without enough valid updates under way ends when somebody drops out: the seat is given away, and updates
+      that are there already wait.
     * `deadline` is how long one client may take. Over-selection, quorum and back-off have no meaning and are refused.
     * Clients train when they are sent out, in the simulator's own time; the bytes of a reply are counted then.
     * A method whose server half reads what was sent out with the model (SCAFFOLD's option II: c) is refused.
@@ -43,7 +45,7 @@ class Asynchronous(Simulation):
     def _round(self) -> dict[str, float]:
         index = self.session.index
         probing = Probing(self, index)
-        cohort = self._ask(probing, self.settings.size - len(self.flight))
+        cohort = self._ask(probing, self.settings.size - self.flight.running(self.clock))
         plan, asked = self._prepared(index, cohort)
         sent = self.federation.train(index, self.model, cohort, plan, self._needs, int(cohort.clients.size))
         began, self.clock = self.clock, self.clock + probing.seconds
@@ -51,12 +53,13 @@ class Asynchronous(Simulation):
         if not len(self.flight):
             self.clock += IDLE
             return self._tell(index, costing(sent, self.clock - began, sent.traffic), probing, {})
-        self.clock = self.flight.closing(self.settings.gather, self.clock)
-        replies, origin, rates = self.flight.land(self.clock, self.version)
+        self.clock, here = self.flight.closing(self.settings.gather, self.clock)
+        replies, origin, rates = self.flight.land(here, self.version)
         ages = replies.updates.extras[STALENESS]
         trained = replace(plan, lr=rates if np.unique(rates).size > 1 else plan.lr, correction=None)
         before = self.model.params
         info = self._aggregate(index, origin, trained, asked, replies)
+        info.pop("abandoned", None)  # no update has come: there is no round to give up
         self.version += int(info.get("method.moves", not np.array_equal(before, self.model.params)))
         info |= {"in_flight": float(len(self.flight)), "version": float(self.version)}
         if ages.size:

@@ -35,15 +35,28 @@ class Flight:
             self.rows = _joined(self.rows, _departing(replies, cohort, plan, clock, version))
             self.reasons.update(replies.reasons)
 
-    def closing(self, gather: int, clock: float) -> float:
-        """When the `gather`-th valid update is there; where fewer are under way, when the last has ended."""
-        arrivals = np.sort(self.rows["arrival"][self.rows["outcome"] == Outcome.OK])
-        last = arrivals[gather - 1] if arrivals.size >= gather else self.rows["arrival"].max()
-        return max(float(last), clock)
+    def running(self, clock: float) -> int:
+        """How many are still at work: updates that wait for others to be gathered take up no seat."""
+        return int(np.count_nonzero(self.rows["arrival"] > clock)) if self.rows else 0
 
-    def land(self, closing: float, version: int) -> tuple[Replies, Cohort, Array]:
-        """Take out whoever has ended by then: the replies, who asked for what, and the learning rates."""
-        here: Mask = self.rows["arrival"] <= closing
+    def closing(self, gather: int, clock: float) -> tuple[float, Mask]:
+        """When the step ends, and who lands then.
+
+        With the `gather`-th valid update, and everybody who has ended. Where fewer are under way, with the first that
+        comes to nothing, alone, so that its seat is given away; where nobody does, with the last.
+        """
+        arrival, good = self.rows["arrival"], self.rows["outcome"] == Outcome.OK
+        if good.sum() >= gather:
+            end = np.sort(arrival[good])[gather - 1]
+        elif good.all():
+            end = arrival.max()
+        else:
+            end = max(float(arrival[~good].min()), clock)
+            return end, ~good & (arrival <= end)
+        return max(float(end), clock), arrival <= max(float(end), clock)
+
+    def land(self, here: Mask, version: int) -> tuple[Replies, Cohort, Array]:
+        """Take these out: the replies, who asked for what, and the learning rates."""
         landed = {name: column[here] for name, column in self.rows.items()}
         self.rows = {name: column[~here] for name, column in self.rows.items()}
         clients: Index = landed["client"]
