@@ -12,6 +12,8 @@ from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.run import build, resume, run
 from fedcohort.experiment.verify import verify
 from fedcohort.methods.fedbuff import FedBuff
+from fedcohort.report.detail import reasons
+from fedcohort.report.views import WAITING, client, cohort_map
 from fedcohort.session import Session
 from fedcohort.sim.asynchronous import Asynchronous
 from fedcohort.sim.loop import Settings
@@ -253,6 +255,23 @@ def test_a_stopped_run_goes_on_to_the_same_bytes_and_verifies(tmp_path, selector
     metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "stopped")]
     assert metrics[0] == metrics[1]
     assert verify(tmp_path / "stopped").rounds == 12
+
+
+def test_pictures_show_an_outcome_where_its_client_was_asked(tmp_path):
+    """The map, a client's page and the report put what was told later beside the round that asked."""
+    history = run(CONFIG, tmp_path / "r").history
+    found = cohort_map(tmp_path / "r")
+    asked = [[found["clients"][row] for row in rows] for rows in found["asked"]]
+    digits = "".join(found["outcomes"])
+    told = sum(cohort.size for cohort in history.cohorts)
+    assert sum(map(len, asked)) == len(digits) == told + digits.count(str(WAITING))
+    assert digits.count(str(WAITING)) == history.rows[-1]["in_flight"]
+    assert digits.count("0") == history.column("ok").sum()
+    slot = asked[0][0]
+    assert [v["round"] for v in client(tmp_path / "r", slot)["visits"]] == [t for t, c in enumerate(asked) if slot in c]
+    why, _ = reasons(tmp_path / "r", found, 10**6)
+    seconds = [s for row in why["values"]["seconds"] for s in row]
+    assert sum(s is not None for s in seconds) == told
 
 
 def test_a_session_refuses_rows_of_strangers_and_rows_told_twice():

@@ -83,24 +83,29 @@ def reasons(folder: Path, found: dict[str, Any], budget: int) -> tuple[dict[str,
     first, asked = found["first"], found["asked"]
     rounds: dict[int, dict[str, Any]] = {}
     words: dict[str, str] = {}
+    out: dict[int, tuple[int, int]] = {}  # row -> round in which it was asked, and its place there
     used = 0
     with Glance(folder) as seen:
         start = _start(seen, asked, first, budget)
         for record in seen.since(start):
             if record.round - first >= len(asked):
                 break  # the run has gone on since the picture was taken
-            at = np.array([place.get(int(c), -1) for c in record.arrays["clients"]], np.int64)
-            spot = {int(row): i for i, row in enumerate(at)}
-            take = [spot[row] for row in asked[record.round - first]]
+            rows = [place.get(int(c), -1) for c in record.arrays["clients"]]
             if record.kind == "ask":
+                spot = {row: i for i, row in enumerate(rows)}
+                cohort = asked[record.round - first]
                 columns = score_parts(record.arrays)
-            else:
-                columns = {"seconds": np.asarray(record.arrays["duration"], np.float64)}
-                told = record.meta.get("reasons") or {}
-                words |= {f"{record.round}/{c}": str(text) for c, text in told.items() if int(c) in place}
-            kept = {n: plain(v[take], 4) for n, v in columns.items()}
-            used += sum(map(len, kept.values()))
-            rounds.setdefault(record.round, {}).update(kept)
+                kept = {n: plain(v[[spot[row] for row in cohort]], 4) for n, v in columns.items()}
+                rounds[record.round] = {**kept, "seconds": [None] * len(cohort)}
+                out.update({row: (record.round, i) for i, row in enumerate(cohort)})
+                used += (len(kept) + 1) * len(cohort)
+                continue
+            told, seconds = record.meta.get("reasons") or {}, plain(record.arrays["duration"], 4)
+            for c, row, duration in zip(record.arrays["clients"].tolist(), rows, seconds, strict=True):
+                if row in out:  # without rounds it may have left before
+                    when, i = out.pop(row)
+                    rounds[when]["seconds"][i] = duration
+                    words |= {f"{when}/{c}": str(told[str(c)])} if str(c) in told else {}
     names = [n for n in dict.fromkeys(n for r in rounds.values() for n in r) if n != "seconds"]
     table = {n: [rounds[t].get(n) for t in sorted(rounds)] for n in [*names, "seconds"]}
     return {"first": start, "parts": names, "values": table, "reasons": words}, used

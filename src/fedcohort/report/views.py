@@ -72,16 +72,21 @@ def cohort_map(folder: Path, since: int = 0, rows: int = ROWS) -> dict[str, Any]
     """
     asked: dict[int, NDArray[np.int64]] = {}
     outcome: dict[int, NDArray[np.int64]] = {}
+    out: dict[int, tuple[int, int]] = {}  # client -> round in which it was asked, and its place there
     population = 0
     with Glance(folder) as seen:
         config = _config(seen.header())
         for record in seen.since(since):
-            asked[record.round] = record.arrays["clients"]
+            who = record.arrays["clients"]
             if record.kind == "ask":
-                population = max(population, int(record.meta["population"]))
-                outcome[record.round] = np.full(record.arrays["clients"].size, WAITING)
-            else:
-                outcome[record.round] = record.arrays["outcome"].astype(np.int64)
+                population, who = max(population, int(record.meta["population"])), np.sort(who)
+                asked[record.round], outcome[record.round] = who, np.full(who.size, WAITING)
+                out.update({int(c): (record.round, at) for at, c in enumerate(who)})
+                continue
+            for c, what in zip(who.tolist(), record.arrays["outcome"].tolist(), strict=True):
+                if c in out:  # without rounds it may have left before this picture begins
+                    when, at = out.pop(c)
+                    outcome[when][at] = what
     counts = np.zeros(population, np.int64)
     for cohort in asked.values():
         np.add.at(counts, cohort, 1)
@@ -109,7 +114,7 @@ def cohort_map(folder: Path, since: int = 0, rows: int = ROWS) -> dict[str, Any]
 def client(folder: Path, slot: int, limit: int = VISITS) -> dict[str, Any]:
     """When a client was asked, what became of it, and why it was chosen: its score parts beside the cohort's mean."""
     visits: dict[int, dict[str, Any]] = {}
-    population = there = 0
+    population = there = left = 0
     with Glance(folder) as seen:
         config = _config(seen.header())
         for record in seen.since():
@@ -118,7 +123,8 @@ def client(folder: Path, slot: int, limit: int = VISITS) -> dict[str, Any]:
                 there += bool(record.arrays["everybody"]) or bool(np.isin(slot, record.arrays["available"]))
             at = np.flatnonzero(record.arrays["clients"] == slot)
             if at.size:
-                visits.setdefault(record.round, {"round": record.round}).update(visit(record, int(at[0])))
+                left = record.round if record.kind == "ask" else left  # without rounds it may be told later
+                visits.setdefault(left, {"round": left}).update(visit(record, int(at[0])))
     check(0 <= slot < population, f"client {slot}", f"there are {population} clients", "name a slot from 0")
     traits, _ = traits_of(config, population)
     newest = [visits[t] for t in sorted(visits)][-limit:]
