@@ -14,6 +14,7 @@ from fedcohort.experiment.verify import verify
 from fedcohort.methods.fedbuff import FedBuff
 from fedcohort.report.detail import reasons
 from fedcohort.report.views import WAITING, client, cohort_map
+from fedcohort.selectors.uniform import Uniform
 from fedcohort.session import Session
 from fedcohort.sim.asynchronous import Asynchronous
 from fedcohort.sim.loop import Settings
@@ -25,7 +26,7 @@ CONFIG = RunConfig(
 SECONDS = np.array([1.0, 2.0, 5.0, 4.0])  # of clients 0 to 3, whatever the step
 
 
-class Lowest:
+class Lowest(Uniform):
     """Chooses the lowest slots that are there, and keeps what it hears."""
 
     needs = frozenset({"train_loss"})
@@ -38,12 +39,6 @@ class Lowest:
 
     def observe(self, result):
         self.seen.append(result)
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, arrays):
-        pass
 
 
 class Watching(FedBuff):

@@ -58,9 +58,8 @@ VARIATES = (
     "Under SCAFFOLD the selectors that do not begin by lot (Oort, PyramidFL, neural bandit, FEEL, FLASH's choice) "
     "are 3 to 11 points below Random. Why was not found out: it is not evenness alone, for Oort asks as evenly as "
     "FedCor; and it is not that c is small while many clients have no variate yet: with c as the mean over those that "
-    "have one, the world with 30 % skewed clients gives 38.6 and 37.8 for Random, 34.4 and 32.7 for Oort, 27.0 and 31.3 "
-    "for FEEL (two seeds each), as before. "
-    "Adam after the correction is a construction that theory does not cover."
+    "have one, the world with 30 % skewed clients gives 38.6 and 37.8 for Random, 34.4 and 32.7 for Oort, 27.0 and "
+    "31.3 for FEEL (two seeds each), as before. Adam after the correction is a construction that theory does not cover."
 )
 NOTES: Mapping[str, tuple[str, ...]] = {
     "noniid": (
