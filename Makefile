@@ -35,7 +35,7 @@ bench: $(VENV)/.test-ready
 	$(BIN)/python benchmarks/selection.py
 
 torture: $(VENV)/.test-ready
-	$(BIN)/python benchmarks/torture $(TORTURE_FLAGS)
+	$(BIN)/python tests/stress/torture $(TORTURE_FLAGS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

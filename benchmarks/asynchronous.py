@@ -24,12 +24,12 @@ TARGET = 0.85
 HORIZON = 2000.0  # virtual seconds
 MOST = 4000  # steps, should the horizon never come
 WAYS = {
-    "rounds of 10": {"method": "fedavg", "size": 10},
-    "rounds of 10, 13 asked": {"method": "fedavg", "size": 10, "over_select": 1.3},
-    "10 out, 5 gathered, fedbuff": {"method": "fedbuff(size=5)", "size": 10, "gather": 5},
-    "10 out, 5 gathered, fedavg": {"method": "fedavg", "size": 10, "gather": 5},
-    "20 out, 10 gathered, fedbuff": {"method": "fedbuff(size=10)", "size": 20, "gather": 10},
-    "10 out, 1 gathered, fedbuff(size=5)": {"method": "fedbuff(size=5)", "size": 10, "gather": 1},
+    "rounds of 10": {"method": "fedavg", "cohort_size": 10},
+    "rounds of 10, 13 asked": {"method": "fedavg", "cohort_size": 10, "over_select": 1.3},
+    "10 out, 5 gathered, fedbuff": {"method": "fedbuff(size=5)", "cohort_size": 10, "buffer_size": 5},
+    "10 out, 5 gathered, fedavg": {"method": "fedavg", "cohort_size": 10, "buffer_size": 5},
+    "20 out, 10 gathered, fedbuff": {"method": "fedbuff(size=10)", "cohort_size": 20, "buffer_size": 10},
+    "10 out, 1 gathered, fedbuff(size=5)": {"method": "fedbuff(size=5)", "cohort_size": 10, "buffer_size": 1},
 }
 
 

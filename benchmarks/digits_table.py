@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 import fedcohort as fc
-from fedcohort import registry
 from fedcohort.core.rng import generator
 from fedcohort.core.stats import bootstrap
+from fedcohort.registry import lookup as registry
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "results" / "digits_selectors.json"
@@ -38,7 +38,7 @@ VARIANTS = {
 
 def one(text: str, seed: int, rounds: int) -> dict[str, float | None]:
     selector, _, method = text.partition(" + ")
-    history = fc.simulate(selector, method=method or "fedavg", rounds=rounds, size=10, seed=seed)
+    history = fc.simulate(selector, method=method or "fedavg", rounds=rounds, cohort_size=10, seed=seed)
     reached = history.reached(TARGET)
     megabytes = sum(history.column(f"bytes_{k}").sum() for k in ("down", "up", "probes", "signals")) / 1e6
     return {

@@ -89,7 +89,7 @@ def cohort_growth():
     """Seconds of a round with 10 .. 1,000 clients of W3's kind."""
     from ours import setting
 
-    from fedcohort.tasks.engine.fused import FusedEngine
+    from fedcohort.engines.fused import FusedEngine
     from fedcohort.types import Model, Plan
 
     w = workloads.WORKLOADS["W3"]
@@ -107,9 +107,9 @@ def cohort_growth():
 
 def population_growth():
     """Seconds of a round of 10 clients, and bytes per client, with 10^2 .. 10^6 registered clients."""
-    from fedcohort.tasks.engine.fused import FusedEngine
-    from fedcohort.tasks.engine.seam import ClientData
-    from fedcohort.tasks.models import mlp
+    from fedcohort.engines.fused import FusedEngine
+    from fedcohort.engines.interface import ClientData
+    from fedcohort.engines.networks import mlp
     from fedcohort.types import Model, Part, Plan
 
     network, out = mlp(64, 32, classes=10), {}

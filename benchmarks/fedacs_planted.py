@@ -18,7 +18,7 @@ import numpy as np
 
 from fedcohort.core.rng import generator
 from fedcohort.protocols import Selector
-from fedcohort.registry import make_selector
+from fedcohort.registry.lookup import make_selector
 from fedcohort.selectors.fedacs import FedACS
 from fedcohort.types import Outcome, Round, RoundResult, Signals
 

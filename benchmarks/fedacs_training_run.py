@@ -34,7 +34,14 @@ def everybody(simulation) -> np.ndarray:
 
 def follow(task: str, marks: tuple[int, ...], seed: int = 0, world: str = WORLD) -> dict[int, tuple[float, float]]:
     """After so many rounds: (Spearman of Q and alpha over all, of duels won and -alpha over those tried)."""
-    keys = {"selector": "fedacs", "world": world, "task": task, "rounds": max(max(marks), 1), "size": 10, "seed": seed}
+    keys = {
+        "selector": "fedacs",
+        "world": world,
+        "task": task,
+        "rounds": max(max(marks), 1),
+        "cohort_size": 10,
+        "seed": seed,
+    }
     simulation = build(from_mapping({**keys, "evaluate_every": max(max(marks), 1)}))
     selector, alpha = simulation.session.selector, simulation.world.skew
     assert isinstance(selector, FedACS)

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from fedcohort.methods.subset_search import SCORES, best_subset
+from fedcohort.methods._parts.subset_search import SCORES, best_subset
 
 
 def models(n, samples=5000, classes=10, seed=0):

@@ -18,8 +18,8 @@ import time
 import numpy as np
 
 import fedcohort
-from fedcohort import registry
-from fedcohort.core import rng as luck
+from fedcohort.core.rng import generator
+from fedcohort.registry import lookup as registry
 from fedcohort.types import Outcome, Probed, Round, RoundResult, Signals
 
 N, K, P = 100, 10, 40
@@ -29,7 +29,7 @@ class Planted:
     """A federation of which the worth of every client is known."""
 
     def __init__(self, seed: int, rising: bool) -> None:
-        rng = luck.generator(seed, "planted-rl")
+        rng = generator(seed, "planted-rl")
         self.u, self.v, self.rising, self.seed = rng.random(N), rng.random(N), rising, seed
         self.way = rng.choice([-1.0, 1.0], (N, P))
         self.model = rng.choice([-1.0, 1.0], P)
@@ -46,7 +46,7 @@ class Planted:
         return (self.model + self.divergence[clients, None] * self.way[clients]).astype(np.float32)
 
     def result(self, index: int, clients: np.ndarray, needs: frozenset[str], probed: Probed | None) -> RoundResult:
-        rng = luck.generator(self.seed, "planted-luck", index)
+        rng = generator(self.seed, "planted-luck", index)
         seconds = (1 + 9 * (1 - self.v)) * np.exp(0.1 * rng.standard_normal(N))
         score = index / 1000 if self.rising else float(self.u[clients].mean() + 0.02 * rng.standard_normal())
         told = Signals({"weights": self.weights(clients)}, needs)
@@ -60,11 +60,11 @@ class Planted:
         profiles = {"samples": np.full(N, 100), "cores": np.ones(N), "frequency": np.ones(N), "bandwidth": np.ones(N)}
         for index in range(rounds):
             rnd = Round(index, K, everybody, N, 0.0, Signals(profiles, selector.needs))
-            asked = selector.probe(rnd, luck.generator(self.seed, "probe", index)) if hasattr(selector, "probe") else []
+            asked = selector.probe(rnd, generator(self.seed, "probe", index)) if hasattr(selector, "probe") else []
             answer = Signals({"probe_weights": self.weights(np.asarray(asked, np.int64))}, selector.needs)
             probed = Probed(asked, answer) if len(asked) else None
             rnd = Round(index, K, everybody, N, 0.0, rnd.profiles, probed)
-            chosen = np.sort(selector.select(rnd, luck.generator(self.seed, "select", index)).clients)
+            chosen = np.sort(selector.select(rnd, generator(self.seed, "select", index)).clients)
             selector.observe(self.result(index, chosen, selector.needs, probed))
             found.append(worth[chosen].mean())
         return (np.array(found) - worth.mean()) / (np.sort(worth)[-K:].mean() - worth.mean())
@@ -88,7 +88,9 @@ def device(names: list[str], seeds: int, rounds: int, task: str, world: str) -> 
     print(f"{task} in {world}, 10 of 100 clients, {rounds} rounds, seeds 0-{seeds - 1}, against uniform")
     base = None
     for name in names:
-        runs = [fedcohort.simulate(name, world=world, task=task, rounds=rounds, size=K, seed=s) for s in range(seeds)]
+        runs = [
+            fedcohort.simulate(name, world=world, task=task, rounds=rounds, cohort_size=K, seed=s) for s in range(seeds)
+        ]
         total = np.array([[sum(r["seconds"] for r in h.rows), sum(r["seconds"] for r in h.rows[1:])] for h in runs])
         score = np.array([np.mean([r["accuracy"] for r in h.rows[-5:]]) for h in runs])
         base = (total, score) if base is None else base

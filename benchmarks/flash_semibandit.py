@@ -23,7 +23,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.core import rng as luck
+from fedcohort.core.rng import generator
 from fedcohort.protocols import Selector
 from fedcohort.selectors.flash import PRESETS, Flash
 from fedcohort.selectors.neural_bandit import NeuralBandit
@@ -41,7 +41,7 @@ def play(selector: Selector, seed: int, rounds: int = ROUNDS, liar: int | None =
 
     A liar multiplies every loss that it reports by 1,000.
     """
-    rng = luck.generator(seed, "semibandit")
+    rng = generator(seed, "semibandit")
     n = rng.uniform(500, 1500, CLIENTS)
     pace = n + rng.exponential(10 * n)
     useful = rng.uniform(0, 1, CLIENTS)
@@ -54,11 +54,11 @@ def play(selector: Selector, seed: int, rounds: int = ROUNDS, liar: int | None =
         s = 0.02 / (1 + t / 30)
         size = CLIENTS if t == 0 else PICKED  # S_0 is everybody
         rnd = Round(t, size, everyone, CLIENTS)
-        asked = selector.probe(rnd, luck.generator(seed, "probe", t))  # type: ignore[attr-defined]
+        asked = selector.probe(rnd, generator(seed, "probe", t))  # type: ignore[attr-defined]
         columns = {"probe_robust_loss": (shout * robust)[asked], "probe_val_loss": (shout * val)[asked]}
         probed = Probed(asked, Signals(columns))
         rnd = Round(t, size, everyone, CLIENTS, probed=probed)
-        chosen = selector.select(rnd, luck.generator(seed, "select", t)).clients
+        chosen = selector.select(rnd, generator(seed, "select", t)).clients
         worth = useful * robust / pace  # expected reward up to a factor common to all
         best = np.sort(worth)[-chosen.size :].sum()
         base = chosen.size * worth.mean()

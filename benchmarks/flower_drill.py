@@ -34,9 +34,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcohort.flower import local
-from fedcohort.flower.project import write_project
-from fedcohort.journal import Journal
+from fedcohort.flower.dev import deployment as local
+from fedcohort.flower.dev.project import write_project
+from fedcohort.storage.journal import Journal
 
 FAULTS = {"nan": "update-not-finite", "straggle": "", "extra": "metric-unknown:surprise"}  # what comes of each
 KEYS = ("train_loss", "num-examples", "num-steps")  # the metrics that a reply must have

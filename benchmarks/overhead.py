@@ -20,15 +20,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcohort import registry
-from fedcohort.journal import Journal
-from fedcohort.sim.loop import Settings, Simulation
-from fedcohort.snapshots import Snapshots
-from fedcohort.tasks.classify import ClassificationSpec
-from fedcohort.tasks.data import Dataset
-from fedcohort.tasks.models import lenet
+from fedcohort.data.dataset import Dataset
+from fedcohort.engines.networks import lenet
+from fedcohort.registry import lookup as registry
+from fedcohort.sim.simulation import RunSettings, Simulation
+from fedcohort.storage.journal import Journal
+from fedcohort.storage.snapshots import Snapshots
+from fedcohort.tasks.classification import ClassificationSpec
 from fedcohort.types import Plan
-from fedcohort.worlds.build import build_world
+from fedcohort.worlds.built_world import build_world
 
 FILE = Path(__file__).parent / "results" / "overhead.json"
 
@@ -41,7 +41,7 @@ def build(rounds: int, folder: Path, selector: str) -> Simulation:
     spec = ClassificationSpec("w1", data, network, Plan(epochs=5, batch_size=50, lr=0.01), validation=0.01)
     world = build_world(registry.make_world_spec("iid-v1(clients=200)"), spec.labels(), seed=0, classes=10)
     journal = Journal.create(folder / "journal.db", {})
-    settings = Settings(rounds=rounds, size=10, seed=0, evaluate_every=rounds)
+    settings = RunSettings(rounds=rounds, cohort_size=10, seed=0, evaluate_every=rounds)
     return Simulation(
         registry.make_selector(selector),
         registry.make_method("fedavg"),

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import fedcohort as fc
-from fedcohort import registry
+from fedcohort.registry import lookup as registry
 
 LIES = {
     "honest": "",
@@ -30,7 +30,7 @@ LIES = {
 }
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "results" / "robust_methods.json"
-VARIANTS = ("trimmed-mean(trim=0.4)", "multi-krum(liars=0.4)")
+VARIANTS = ("trimmed-mean(trim=0.4)", "multi-krum(byzantine_fraction=0.4)")
 
 
 def cell(method: str, lie: str, seeds: int, rounds: int) -> list[float]:
@@ -43,7 +43,7 @@ def cell(method: str, lie: str, seeds: int, rounds: int) -> list[float]:
             world=f"dirichlet-0.1-v1(alpha=0.5, clients=50{extra})",
             task="digits-mlp",
             rounds=rounds,
-            size=10,
+            cohort_size=10,
             seed=seed,
         )
         out.append(float(np.nanmean(history.accuracy[-5:])))

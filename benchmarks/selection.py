@@ -1,6 +1,6 @@
 """How long a selection takes at 10^4, 10^5 and 10^6 clients.
 
-    python benchmarks/selection.py [NAME ...] [--sizes 10000 100000 1000000] [--json FILE]
+    python benchmarks/selection.py [NAME ...] [--cohort-sizes 10000 100000 1000000] [--json FILE]
 
 Every selector is first told about every client (so that nothing is unexplored and full scans are full), then asked for
 100 clients. Milliseconds of the best and the median of several selections in this run. Beside Oort stands a
@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcohort import registry
 from fedcohort.errors import FedcohortError
+from fedcohort.registry import lookup as registry
 from fedcohort.signals import SIGNALS
 from fedcohort.types import Outcome, Probed, Round, RoundResult, Signals
 
@@ -108,7 +108,7 @@ def dict_oort(n: int, k: int = 100) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=registry.names("selector"))
-    parser.add_argument("--sizes", nargs="*", type=int, default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--cohort-sizes", nargs="*", type=int, default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rows = {}

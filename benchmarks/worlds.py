@@ -21,7 +21,7 @@ def measure(name: str, clients: int) -> dict[str, float]:
 
     from fedcohort.types import Work
     from fedcohort.worlds import catalogue
-    from fedcohort.worlds.build import build_world
+    from fedcohort.worlds.built_world import build_world
 
     def peak() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

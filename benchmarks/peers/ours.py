@@ -6,9 +6,9 @@ import time
 import numpy as np
 import workloads
 
-from fedcohort.tasks.engine.choose import choose
-from fedcohort.tasks.engine.seam import ClientData
-from fedcohort.tasks.models import lenet
+from fedcohort.engines.factory import choose
+from fedcohort.engines.interface import ClientData
+from fedcohort.engines.networks import lenet
 from fedcohort.types import Model, Part, Plan
 
 

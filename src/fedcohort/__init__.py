@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _LAZY = {
-    "Session": "fedcohort.session",
-    "make_selector": "fedcohort.registry",
-    "make_method": "fedcohort.registry",
+    "Session": "fedcohort.rounds.session",
+    "make_selector": "fedcohort.registry.lookup",
+    "make_method": "fedcohort.registry.lookup",
     "simulate": "fedcohort.experiment.api",
     "task_from": "fedcohort.experiment.api",
-    "Dataset": "fedcohort.tasks.data",
+    "Dataset": "fedcohort.data.dataset",
     "Cohort": "fedcohort.types",
     "Outcome": "fedcohort.types",
     "Round": "fedcohort.types",
@@ -45,10 +45,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from fedcohort.data.dataset import Dataset
     from fedcohort.experiment.api import simulate, task_from
-    from fedcohort.registry import make_method, make_selector
-    from fedcohort.session import Session
-    from fedcohort.tasks.data import Dataset
+    from fedcohort.registry.lookup import make_method, make_selector
+    from fedcohort.rounds.session import Session
     from fedcohort.types import Cohort, Outcome, Round, RoundResult, Signals
 
 

@@ -27,7 +27,15 @@ Each message is one sentence in three parts: the value, the rule, the remedy.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+from fedcohort.core.constraints import first_problem
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class FedcohortError(Exception):
@@ -129,3 +137,25 @@ def check(ok: bool, value: str, rule: str, remedy: str) -> None:
     """Raise :class:`BadParameter` unless `ok`."""
     if not ok:
         raise BadParameter(value, rule, remedy)
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a constructor (or any function): arguments that break their declaration raise :class:`BadParameter`."""
+    shape = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **keys: P.kwargs) -> R:
+        problem = first_problem(function, shape.bind(*args, **keys).arguments)
+        if problem is not None:
+            raise BadParameter(*problem)
+        return function(*args, **keys)
+
+    return call
+
+
+def check_fields(made: Any) -> None:
+    """The same for the fields of a dataclass; call it in `__post_init__`."""
+    fields = {name: getattr(made, name) for name in made.__dataclass_fields__}
+    problem = first_problem(type(made), fields)
+    if problem is not None:
+        raise BadParameter(*problem)

@@ -60,7 +60,7 @@ class Prober(Protocol):
         ...
 
 
-class ServerBench(Protocol):
+class ServerEvaluator(Protocol):
     """What a method may compute at the server: held-out data and the model's forward and backward pass.
 
     `split` is "validation" (labelled, never the test set) or "unlabelled". A split that the task does not
@@ -89,7 +89,7 @@ class ServerBench(Protocol):
         ...
 
 
-class LocalBench(Protocol):
+class ClientEvaluator(Protocol):
     """What a *simulated* client computes on its own data for a method, at parameters of the method's choice.
 
     Exists in simulation only, where it stands for work that a deployed client half would do at home.
@@ -120,9 +120,9 @@ class Aggregation:
     dispatched: Index  # S_t: everybody that was asked
     inclusion: Mapping[int, float] = field(default_factory=dict)  # slot -> inclusion probability, where known
     multiplicity: Mapping[int, int] = field(default_factory=dict)  # slot -> how often it was drawn
-    bench: ServerBench | None = None
+    server_evaluator: ServerEvaluator | None = None
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-    local: LocalBench | None = None  # only in simulation, and only where the task offers it
+    client_evaluator: ClientEvaluator | None = None  # only in simulation, and only where the task offers it
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,10 +259,10 @@ class Task(Protocol):
         """Metrics on "test" or "validation": at least "accuracy" and "loss" where they make sense."""
         ...
 
-    def bench(self) -> ServerBench | None:
+    def server_evaluator(self) -> ServerEvaluator | None:
         """What methods may compute at the server, if anything."""
         ...
 
-    def local(self) -> LocalBench | None:
+    def client_evaluator(self) -> ClientEvaluator | None:
         """What a method's client half may compute at home beyond training, if anything."""
         ...

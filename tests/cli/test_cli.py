@@ -13,7 +13,7 @@ import pytest
 
 from fedcohort.cli.main import main
 
-FEW = ["--task", "digits-softmax", "--rounds", "3", "--size", "5"]
+FEW = ["--task", "digits-softmax", "--rounds", "3", "--cohort-size", "5"]
 
 
 def fedcohort(*args, cwd=None, code=0):
@@ -64,7 +64,7 @@ def test_run_writes_a_folder_that_list_finds(tmp_path):
     assert "resume" in mistake("run", *FEW, "--seed", "2", "--out", str(folder), cwd=tmp_path)  # another run's folder
     out, _ = fedcohort("resume", str(folder), cwd=tmp_path)
     assert "3 rounds" in out
-    out, _ = fedcohort("run", "--selector", "oort", *FEW, "--seed", "2", "--again", cwd=tmp_path)
+    out, _ = fedcohort("run", "--selector", "oort", *FEW, "--seed", "2", "--force", cwd=tmp_path)
     assert "read from the store" not in out
     assert (folder.parent / f"{folder.name}.old1" / "metrics.jsonl").read_bytes() == (
         folder / "metrics.jsonl"
@@ -83,7 +83,7 @@ def test_an_unfinished_run_is_resumed_by_running_it_again(tmp_path):
 
 def test_dotted_sets_and_tables(tmp_path):
     (tmp_path / "a.toml").write_text(
-        'task = "digits-softmax"\nrounds = 1\nsize = 4\n'
+        'task = "digits-softmax"\nrounds = 1\ncohort_size = 4\n'
         '[selector]\nname = "oort"\nexplore = 0.8\n[world]\nclients = 20\n'
     )
     sets = ["--set", "selector.explore=0.5", "--set", "task.lr=0.2", "--set", "method.server_lr=0.5"]
@@ -99,7 +99,7 @@ def test_dotted_sets_and_tables(tmp_path):
 
 
 def test_run_from_toml_with_changes(tmp_path):
-    (tmp_path / "a.toml").write_text('selector = "uniform"\ntask = "digits-softmax"\nrounds = 2\nsize = 4\n')
+    (tmp_path / "a.toml").write_text('selector = "uniform"\ntask = "digits-softmax"\nrounds = 2\ncohort_size = 4\n')
     fedcohort("run", "a.toml", "--seed", "7", "--set", "deadline=500", "--out", "r", cwd=tmp_path)
     config = (tmp_path / "r" / "config.toml").read_text()
     assert "deadline = 500" in config
@@ -122,9 +122,9 @@ def test_run_from_toml_with_changes(tmp_path):
         (["run", "--selector", "oort(explore='a')"], ["explore='a'", "wrong kind", "fedcohort show oort"]),
         (["run", "--selector", "oort(explore="], ["name(key=value"]),
         (["run", "--selector", "oort(__import__('os'))"], ["key=literal"]),
-        (["run", "--size", "0"], ["size", "0"]),
-        (["run", "--size", "-4"], ["size", "-4"]),
-        (["run", "--size", "5000"], ["size = 5000", "clients"]),
+        (["run", "--cohort-size", "0"], ["size", "0"]),
+        (["run", "--cohort-size", "-4"], ["size", "-4"]),
+        (["run", "--cohort-size", "5000"], ["size = 5000", "clients"]),
         (["run", "--rounds", "0"], ["rounds"]),
         (["run", "--seed", "-1"], ["seed", "-1"]),
         (["run", "--set", "dedline=3"], ["dedline", "deadline"]),
@@ -219,10 +219,10 @@ def test_places_that_cannot_be_written_are_named(tmp_path):
 def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     code = """if True:
         import sys
-        from fedcohort.cli import main, runs
+        from fedcohort.cli import main, run_command
         def stop(*_, **__):
             raise KeyboardInterrupt
-        runs.Store.obtain = stop
+        run_command.Store.obtain = stop
         sys.argv = ["fedcohort", "run"]
         main.main()
     """
@@ -234,7 +234,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
 
 def test_the_installed_command_and_the_module_are_the_same_program():
     done = subprocess.run(
-        [sys.executable, "-m", "fedcohort.cli.main", "run", "--size", "0"], capture_output=True, text=True
+        [sys.executable, "-m", "fedcohort.cli.main", "run", "--cohort-size", "0"], capture_output=True, text=True
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fedcohort.core import linalg
-from fedcohort.core import rng as luck
+from fedcohort.core.rng import generator
 
 
 def test_ridge_estimate_equals_the_normal_equations():
-    rng = luck.generator(0, "ridge")
+    rng = generator(0, "ridge")
     x, y = rng.normal(size=(30, 3)), rng.normal(size=30)
     V, b = 2.0 * np.eye(3), np.zeros(3)
     for part in range(0, 30, 7):
@@ -26,7 +26,7 @@ def test_forgetting_keeps_the_prior():
 
 
 def test_samples_have_the_posterior_mean_and_covariance():
-    gram, rng = np.array([[4.0, 1.0], [1.0, 2.0]]), luck.generator(1, "sample")
+    gram, rng = np.array([[4.0, 1.0], [1.0, 2.0]]), generator(1, "sample")
     draws = np.array([linalg.sample(np.array([1.0, -1.0]), gram, 0.5, rng) for _ in range(8000)])
     assert draws.mean(axis=0) == pytest.approx([1.0, -1.0], abs=0.02)
     assert np.cov(draws.T) == pytest.approx(0.25 * np.linalg.inv(gram), abs=0.006)
@@ -34,7 +34,7 @@ def test_samples_have_the_posterior_mean_and_covariance():
 
 def test_norms_are_widths():
     gram = np.array([[4.0, 1.0, 0.0], [1.0, 2.0, 0.5], [0.0, 0.5, 1.0]])
-    x = luck.generator(2, "widths").normal(size=(5, 3))
+    x = generator(2, "widths").normal(size=(5, 3))
     naive = [np.sqrt(row @ np.linalg.inv(gram) @ row) for row in x]
     assert linalg.norms(x, linalg.whitener(gram)) == pytest.approx(naive, rel=1e-9)
 

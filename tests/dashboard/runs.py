@@ -13,10 +13,10 @@ import numpy as np
 
 from fedcohort.dashboard.board import Board
 from fedcohort.dashboard.serve import listen, server
-from fedcohort.journal import Journal
+from fedcohort.storage.journal import Journal
 
 TOKEN = "a-token-for-tests-0123456789"
-CONFIG = {"selector": "oort", "method": "fedavg", "world": "my-world", "task": "my-task", "seed": 3, "size": 2}
+CONFIG = {"selector": "oort", "method": "fedavg", "world": "my-world", "task": "my-task", "seed": 3, "cohort_size": 2}
 POPULATION = 5
 
 

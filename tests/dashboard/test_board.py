@@ -14,7 +14,7 @@ from fedcohort.dashboard.board import Board
 from fedcohort.dashboard.tail import Tail, glance
 from fedcohort.dashboard.track import Track
 from fedcohort.errors import JournalDamaged, StoreError
-from fedcohort.journal import Journal
+from fedcohort.storage.journal import Journal
 
 
 def looked(board):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedcohort.cli.data import app
+from fedcohort.cli.data_command import app
 from fedcohort.errors import FedcohortError
 
 RUN = CliRunner()

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fedcohort.data.dataset import Dataset, data_root, load
 from fedcohort.errors import BadParameter, DataError, UnknownName
-from fedcohort.tasks.data import Dataset, data_root, load
 
 
 def small(n=10, **more):

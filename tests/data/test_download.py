@@ -9,11 +9,11 @@ import struct
 import numpy as np
 import pytest
 
+from fedcohort.data import download
+from fedcohort.data.dataset import available, load
+from fedcohort.data.download import fetch, get
+from fedcohort.data.sources import SOURCES, Remote, Source
 from fedcohort.errors import DataError, UnknownName
-from fedcohort.tasks import download
-from fedcohort.tasks.data import available, load
-from fedcohort.tasks.download import fetch, get
-from fedcohort.tasks.sources import SOURCES, Remote, Source
 
 BODY = np.random.default_rng(3).bytes(700_000)
 

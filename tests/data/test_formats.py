@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedcohort.data.cifar_batches import read_python
+from fedcohort.data.dataset import load
 from fedcohort.errors import DataError
-from fedcohort.tasks.batches import read_python
-from fedcohort.tasks.data import load
 
 RNG = np.random.default_rng(5)
 PICTURES = RNG.integers(0, 256, (6, 4, 3, 32, 32), dtype=np.uint8)  # six batches of four

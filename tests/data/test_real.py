@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import real_data
-from fedcohort.tasks.data import load, status
+from fedcohort.data.dataset import load, status
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ import pytest
 from scipy import stats
 
 from fedcohort.errors import BadParameter, StoreError, UnknownName
-from fedcohort.experiment import paired
-from fedcohort.experiment.compare import compare, compare_subjects
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.measure import Subject, metric
+from fedcohort.experiment.metrics import paired
+from fedcohort.experiment.metrics.compare import compare, compare_subjects
+from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.experiment.store import Store
 from fedcohort.experiment.sweep import from_mapping, run_sweep
-from fedcohort.sim.history import History
+from fedcohort.rounds.history import History
 
 
 def test_wilcoxon_is_exact():
@@ -75,7 +75,7 @@ def test_ranks():
 def run_of(selector, seed, accuracy, world="mixed-v1", clock=1.0, **more):
     rows = [{"round": t, "clock": clock * (t + 1), "accuracy": a, "score": a} for t, a in enumerate(accuracy)]
     config = RunConfig(selector=selector, seed=seed, world=world, rounds=len(rows), **more)
-    return Subject(config, History(4, rows, [np.array([0])] * len(rows)))
+    return RunRecord(config, History(4, rows, [np.array([0])] * len(rows)))
 
 
 def ends(values, world="mixed-v1"):
@@ -191,7 +191,7 @@ def test_baseline_and_other_axes():
 
 def test_from_a_sweep_to_a_table(tmp_path):
     """The command line on a real sweep, by its file, by its folder and by its TOML; JSON says what the table says."""
-    text = 'selectors = ["uniform", "oort"]\ntask = "digits-softmax"\nrounds = 4\nsize = 5\nseeds = 2\n'
+    text = 'selectors = ["uniform", "oort"]\ntask = "digits-softmax"\nrounds = 4\ncohort_size = 5\nseeds = 2\n'
     (tmp_path / "s.toml").write_text(text)
     import tomllib
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import tomllib
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcohort import registry
 from fedcohort.errors import BadParameter, RunExists, UnknownName
 from fedcohort.experiment import texts
-from fedcohort.experiment.config import ENDLESS, RunConfig, assign, from_mapping, keys, markdown
+from fedcohort.experiment.config import KEYS, NO_EFFECT, UNLIMITED, RunConfig, assign, from_mapping, keys, markdown
 from fedcohort.experiment.store import Store, client_accuracy, find, identity, put_aside
+from fedcohort.registry import lookup as registry
 
 DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"
 
@@ -25,16 +26,16 @@ DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"
     seed=st.integers(0, 2**62),
     deadline=st.floats(1e-300, math.inf, exclude_min=True),
     lr_decay=st.floats(1e-12, 1e12),
-    engine=st.text(max_size=20),
+    world=st.text(max_size=20),
 )
 @settings(max_examples=60, deadline=None)
-def test_toml_and_back(selector, rounds, seed, deadline, lr_decay, engine):
-    config = RunConfig(selector=selector, rounds=rounds, seed=seed, deadline=deadline, lr_decay=lr_decay, engine=engine)
+def test_toml_and_back(selector, rounds, seed, deadline, lr_decay, world):
+    config = RunConfig(selector=selector, rounds=rounds, seed=seed, deadline=deadline, lr_decay=lr_decay, world=world)
     assert from_mapping(tomllib.loads(config.toml())) == config
 
 
 def test_frozen():
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(FrozenInstanceError):
         RunConfig().rounds = 3
 
 
@@ -57,7 +58,7 @@ def test_frozen():
 )
 def test_spellings_of_one_run(one, other):
     assert from_mapping(one).digest() == from_mapping(other).digest()
-    assert identity(from_mapping(one)) == identity(from_mapping(other).normal())
+    assert identity(from_mapping(one)) == identity(from_mapping(other).canonical())
 
 
 CHANGES = {
@@ -66,23 +67,24 @@ CHANGES = {
     "world": "iid-v1",
     "task": "digits-softmax",
     "rounds": 51,
-    "size": 11,
+    "cohort_size": 11,
     "seed": 1,
     "deadline": 100.0,
     "over_select": 1.5,
-    "quorum": 2,
+    "min_replies": 2,
     "back_off": 1.0,
     "evaluate_every": 2,
     "lr_decay": 0.9,
     "max_privacy": "P1",
     "max_norm": 5.0,
     "engine": "numpy",
-    "gather": 3,
+    "buffer_size": 3,
+    "close_after": 4,
 }
 
 
 def test_everything_that_can_change_a_result_changes_the_digest():
-    assert set(CHANGES) == set(RunConfig.model_fields) - {"workers"}
+    assert set(CHANGES) == set(KEYS) - set(NO_EFFECT)
     digests = [RunConfig(**{k: v}).digest() for k, v in CHANGES.items()]
     digests += [from_mapping({"selector": f"oort(explore={x})"}).digest() for x in (0.5, 0.6)]
     digests += [from_mapping({"task": "digits-mlp(lr=0.2)"}).digest(), RunConfig().digest()]
@@ -106,12 +108,12 @@ def test_normal_texts_build_the_same_object():
     """The whole catalogue: the normal form is a fixed point and reads back as itself."""
     for kind in registry.KINDS:
         for name in registry.names(kind):
-            assert texts.normal(kind, name) == name
-    made = registry.make_selector(texts.normal("selector", "warm-up(rounds=7, inner='oort(explore=0.25)')"))
+            assert texts.canonical(kind, name) == name
+    made = registry.make_selector(texts.canonical("selector", "warm-up(rounds=7, inner='oort(explore=0.25)')"))
     assert (made.rounds, made.inner.explore) == (7, 0.25)
-    spec = registry.make_world_spec(texts.normal("world", "mixed-v1(noise={'kind': 'none'}, clients=30)"))
+    spec = registry.make_world_spec(texts.canonical("world", "mixed-v1(noise={'kind': 'none'}, clients=30)"))
     assert (spec.clients, spec.noise.kind) == (30, "none")
-    ordered = texts.normal("world", "mixed-v1(noise__kind='given', noise__flip='pair')")
+    ordered = texts.canonical("world", "mixed-v1(noise__kind='given', noise__flip='pair')")
     assert registry.make_world_spec(ordered).noise.flip == "pair"
     assert texts.write("x", {"a": math.inf, "b": (1,), "c": None, "d": True, "e": "it's"}) == (
         'x(a=1e999, b=(1,), c=None, d=True, e="it\'s")'
@@ -169,16 +171,16 @@ def test_every_key_is_documented():
     assert markdown() in DOCS.read_text(), (
         "run: python -c 'from fedcohort.experiment.config import *; print(markdown())'"
     )
-    assert [k.name for k in keys() if k.default == "no limit"] == list(ENDLESS)
+    assert [k.name for k in keys() if k.default == "no limit"] == list(UNLIMITED)
 
 
 def test_the_store_reads_what_was_run(tmp_path):
     store, rows = Store(tmp_path), []
-    config = from_mapping({"selector": "oort", "task": "digits-softmax", "rounds": 3, "size": 5}).normal()
+    config = from_mapping({"selector": "oort", "task": "digits-softmax", "rounds": 3, "cohort_size": 5}).canonical()
     assert store.state(config) == "absent"
     first = store.obtain(config, on_round=rows.append)
     assert (first.how, len(rows), store.state(config)) == ("run", 3, "finished")
-    same = from_mapping({**config.plain(), "selector": "oort(explore=0.9)", "workers": 2})
+    same = from_mapping({**config.to_dict(), "selector": "oort(explore=0.9)", "workers": 2})
     second = store.obtain(same, on_round=rows.append)
     assert (second.how, len(rows)) == ("read", 3)  # not one round more
     assert second.finished.history.rows == first.finished.history.rows
@@ -186,9 +188,9 @@ def test_the_store_reads_what_was_run(tmp_path):
 
     (store.folder(config) / "metrics.jsonl").unlink()
     assert store.obtain(config).how == "resumed"
-    assert store.obtain(config, again=True).how == "run"
+    assert store.obtain(config, force=True).how == "run"
     assert [p.name for p in find([tmp_path])] == [identity(config)]  # the old one is aside, not gone
     assert (tmp_path / f"{identity(config)}.old1" / "journal.db").exists()
     with pytest.raises(RunExists, match="another seed"):
-        store.obtain(config.model_copy(update={"seed": 9}), folder=store.folder(config))
+        store.obtain(replace(config, seed=9), folder=store.folder(config))
     assert put_aside(store.folder(config)).name.endswith(".old2")

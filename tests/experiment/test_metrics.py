@@ -9,11 +9,11 @@ import pytest
 from sklearn.metrics import f1_score
 
 from fedcohort.errors import BadParameter, UnknownName
-from fedcohort.experiment import metrics as m
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.measure import METRICS, Subject, evenness, measure, metric, right_labels
+from fedcohort.experiment.metrics import run_metrics as m
+from fedcohort.experiment.metrics.stored_metrics import METRICS, RunRecord, evenness, measure, metric, right_labels
 from fedcohort.experiment.run import build
-from fedcohort.sim.history import History
+from fedcohort.rounds.history import History
 
 NAN = math.nan
 ACC = [0.1, 0.5, NAN, 0.8, 0.7, 0.75]
@@ -159,9 +159,9 @@ def history():
 
 def test_measure_of_a_run():
     """Five rounds; terminal is the last fifth, one round. 5 * (100 + 50 + 7 + 1) = 790 bytes."""
-    subject = Subject(RunConfig(rounds=5), history(), np.array([0.2, 0.4, NAN, 0.6]), target=0.8)
+    record = RunRecord(RunConfig(rounds=5), history(), np.array([0.2, 0.4, NAN, 0.6]), target=0.8)
     names = tuple(n for n in METRICS if not n.startswith("regret"))
-    found = measure(subject, names)
+    found = measure(record, names)
     expected = {
         "terminal": 0.5, "best": 0.8, "early_stop": 0.6, "final": 0.5, "drop": 0.3, "rounds_to_target": 3.0,
         "time_to_target": 30.0, "seconds": 50.0, "loss": 0.5, "macro_f1": 0.25, "f1": None, "bytes_down": 500.0,
@@ -171,8 +171,8 @@ def test_measure_of_a_run():
     assert set(found) == set(expected)
     for name, value in expected.items():
         assert found[name] == (None if value is None else pytest.approx(value)), name
-    subject.target = 0.81
-    assert measure(subject, ("rounds_to_target", "time_to_target")) == {
+    record.target = 0.81
+    assert measure(record, ("rounds_to_target", "time_to_target")) == {
         "rounds_to_target": None,
         "time_to_target": None,
     }
@@ -182,7 +182,7 @@ def test_measure_of_a_run():
 
 def test_oracles_of_a_world():
     """Right labels and evenness by counting client by client; choosing the cleanest has no regret."""
-    config = RunConfig(task="quadratic(pool=2000)", world="mixed-v1(clients=20)", rounds=3, size=4)
+    config = RunConfig(task="quadratic(pool=2000)", world="mixed-v1(clients=20)", rounds=3, cohort_size=4)
     world = build(config).world
     right, even = right_labels(world), evenness(world)
     part = world.train
@@ -196,7 +196,7 @@ def test_oracles_of_a_world():
         assert even[k] == pytest.approx(1 - js)
     cleanest = np.argsort(-right)[:4]
     perfect = History(20, [{"clock": float(t)} for t in range(3)], [cleanest] * 3)
-    assert Subject(config, perfect).regret(right) == pytest.approx(0.0)
+    assert RunRecord(config, perfect).regret(right) == pytest.approx(0.0)
     worst = History(20, [{"clock": float(t)} for t in range(3)], [np.argsort(right)[:4]] * 3)
     gap = np.sort(right)[-4:].mean() - np.sort(right)[:4].mean()
-    assert measure(Subject(config, worst), ("regret_noise",))["regret_noise"] == pytest.approx(3 * gap)
+    assert measure(RunRecord(config, worst), ("regret_noise",))["regret_noise"] == pytest.approx(3 * gap)

@@ -13,14 +13,14 @@ import time
 import pytest
 
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.ray_backend import carry_out, pack_folder, unpack_folder
+from fedcohort.experiment.ray_sweep import carry_out, pack_folder, unpack_folder
 from fedcohort.experiment.run import read, run
 from fedcohort.experiment.runner import Job
 from fedcohort.experiment.store import Store, identity
 from fedcohort.experiment.sweep import from_mapping, run_sweep
 
 SWEEP = from_mapping(
-    {"selectors": ["uniform", "oort"], "task": "digits-softmax", "seeds": [0, 1], "rounds": 30, "size": 8}
+    {"selectors": ["uniform", "oort"], "task": "digits-softmax", "seeds": [0, 1], "rounds": 30, "cohort_size": 8}
 )
 
 
@@ -69,9 +69,9 @@ def test_two_nodes_and_a_killed_worker_equal_the_local_sweep(tmp_path, monkeypat
 
 @pytest.mark.deployment
 def test_a_machine_that_does_not_see_the_store_sends_the_run_back(tmp_path):
-    config = RunConfig(task="digits-softmax", rounds=4, size=5)
+    config = RunConfig(task="digits-softmax", rounds=4, cohort_size=5)
     run(config, tmp_path / "here" / identity(config))
-    job = Job(identity(config), config.plain(), str(tmp_path / "driver" / identity(config)), 4)
+    job = Job(identity(config), config.to_dict(), str(tmp_path / "driver" / identity(config)), 4)
     message = json.dumps({"config": job.config, "folder": job.folder})
     result, files = carry_out(message, str(tmp_path / "no-such-token"), "secret")
     assert result == {"event": "done", "how": "run"}

@@ -18,7 +18,7 @@ from fedcohort.experiment.runner import Job, run_local
 from fedcohort.experiment.store import Store, identity
 from fedcohort.experiment.sweep import assign, from_mapping, read_file, run_sweep, seeds_of, split
 
-KEYS = {"task": "digits-softmax", "rounds": 25, "size": 6}
+KEYS = {"task": "digits-softmax", "rounds": 25, "cohort_size": 6}
 
 
 def metrics(root):
@@ -154,7 +154,7 @@ def test_workers_have_one_thread(monkeypatch, tmp_path):
 def test_ctrl_c_and_the_same_command_again(tmp_path):
     """Interrupted in the middle: code 130, workers gone, some rounds kept; the same command finishes, exit code 0."""
     (tmp_path / "s.toml").write_text(
-        'selectors = ["uniform"]\ntask = "digits-softmax"\nrounds = 150\nsize = 6\nseeds = 2\n'
+        'selectors = ["uniform"]\ntask = "digits-softmax"\nrounds = 150\ncohort_size = 6\nseeds = 2\n'
     )
     command = [sys.executable, "-m", "fedcohort.cli.main", "sweep", "s.toml", "--workers", "1"]
     child = subprocess.Popen(

@@ -142,5 +142,5 @@ def start(strategy, grid, arrays=None, rounds=3, **keys):
 
 
 def timing(grid):
-    """Settings that let virtual time pass."""
+    """StrategySettings that let virtual time pass."""
     return {"clock": grid.clock, "sleep": grid.sleep, "poll": 1e6}

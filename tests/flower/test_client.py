@@ -13,11 +13,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from tests.flower.grid import FakeClient, FakeGrid, arrays_of, as_record, start, timing
 
-from fedcohort import registry
 from fedcohort.errors import BadParameter, FedcohortError, RunExists
-from fedcohort.flower import CohortApp, CohortStrategy, Outputs, orders, wire
-from fedcohort.flower.project import write_project
-from fedcohort.flower.told import CORRECTION, work
+from fedcohort.flower import CohortApp, CohortStrategy, Outputs, instructions, wire
+from fedcohort.flower.dev.project import write_project
+from fedcohort.flower.train_instructions import CORRECTION, work
+from fedcohort.registry import lookup as registry
 
 CLASSES, FEATURES = 3, 4
 
@@ -180,7 +180,7 @@ def test_every_selector_of_the_catalogue_runs_with_a_real_client_app(selector):
     """One function `outputs` and one `gradient` are enough for all of them."""
     grid = FakeGrid([AppClient(make_app(), i, 6) for i in range(6)])
     strategy = CohortStrategy(
-        FedAvg(fraction_evaluate=0.0), selector=selector, size=2, over_select=1.0, deadline=9.0, **timing(grid)
+        FedAvg(fraction_evaluate=0.0), selector=selector, cohort_size=2, over_select=1.0, deadline=9.0, **timing(grid)
     )
     first = {k: v * 0 for k, v in MODEL.items()}
     start(strategy, grid, first, rounds=4, evaluate_fn=lambda r, a: MetricRecord({"accuracy": 0.5}))
@@ -219,7 +219,12 @@ def test_the_written_project_runs_and_learns(tmp_path, monkeypatch):
     task = importlib.import_module("my_app.task")
     grid = FakeGrid([AppClient(client.app, i, 5) for i in range(5)])
     strategy = CohortStrategy(
-        FedAvg(fraction_evaluate=0.0), selector="fedacs", size=3, app_version="1.0.0", deadline=9.0, **timing(grid)
+        FedAvg(fraction_evaluate=0.0),
+        selector="fedacs",
+        cohort_size=3,
+        app_version="1.0.0",
+        deadline=9.0,
+        **timing(grid),
     )
     result = start(strategy, grid, task.initial(), rounds=6, evaluate_fn=server.test_metrics)
     assert result.evaluate_metrics_serverapp[6]["accuracy"] > 0.7
@@ -234,7 +239,7 @@ def test_the_written_project_applies_the_client_half_of_our_methods(tmp_path, mo
         client, server, task = (importlib.import_module(f"a_app.{n}") for n in ("client_app", "server_app", "task"))
         clients = [AppClient(client.app, i, 5) for i in range(5)]
         grid = FakeGrid(clients)
-        strategy = CohortStrategy(method=method, selector="uniform", size=3, deadline=9.0, **timing(grid))
+        strategy = CohortStrategy(method=method, selector="uniform", cohort_size=3, deadline=9.0, **timing(grid))
         keys = {"train_config": ConfigRecord({"lr": 0.1}), "evaluate_fn": server.test_metrics}
         result = start(strategy, grid, task.initial(), rounds=6, **keys)
     finally:
@@ -252,10 +257,10 @@ def test_orders_adjust_the_gradient_by_prox_term_and_correction():
         "config": ConfigRecord({"proximal-mu": 0.5}),
         CORRECTION: as_record({"w": np.full(2, 3.0)}),
     }
-    asked = orders(message("train", **content), epochs=2, lr=0.3)
+    asked = instructions(message("train", **content), epochs=2, lr=0.3)
     assert (asked.epochs, asked.lr) == (2, 0.3)
     np.testing.assert_array_equal(asked.adjust({"w": np.ones(2)}, {"w": np.full(2, 4.0)})["w"], 5.0)
-    plain = orders(message("train", arrays=as_record({"w": np.ones(2)})))
+    plain = instructions(message("train", arrays=as_record({"w": np.ones(2)})))
     np.testing.assert_array_equal(plain.adjust({"w": np.ones(2)}, {"w": np.ones(2)})["w"], 1.0)
 
 
@@ -271,7 +276,7 @@ def test_orders_adjust_the_gradient_by_prox_term_and_correction():
 )
 def test_a_method_that_cannot_run_here_is_refused_by_name_before_training(method, what):
     grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
-    strategy = CohortStrategy(method=method, selector="uniform", size=2, deadline=5.0, wait=3.0, **timing(grid))
+    strategy = CohortStrategy(method=method, selector="uniform", cohort_size=2, deadline=5.0, wait=3.0, **timing(grid))
     with pytest.raises(FedcohortError, match=what):
         start(strategy, grid)
     assert [m for m in grid.pushed if m.metadata.message_type == "train"] == []

@@ -108,7 +108,7 @@ def run(hostile, tamper=None, state_dir=None, rounds=3):
     strategy = CohortStrategy(
         FedAvg(fraction_evaluate=0.0),
         selector="uniform",
-        size=4,
+        cohort_size=4,
         over_select=1.0,
         deadline=10,
         state_dir=state_dir,
@@ -130,7 +130,7 @@ def test_hostile_reply_is_rejected_with_its_reason_and_changes_nothing(name, wit
         assert (row["ok"], row["rejected"]) == (3.0, 1.0), (name, row)
     for mine, clean in zip(result.arrays.to_numpy_ndarrays(), without, strict=True):
         np.testing.assert_array_equal(mine, clean)
-    from fedcohort.journal import Journal
+    from fedcohort.storage.journal import Journal
 
     journal = Journal.read(tmp_path / "journal.db")
     given = [r.unpack()[1]["reasons"] for r in journal.records("tell")]
@@ -202,7 +202,9 @@ def test_strategy_that_cannot_aggregate_leaves_the_model_and_the_run_alone():
             return super().aggregate_train(server_round, replies)
 
     grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
-    strategy = CohortStrategy(Moody(fraction_evaluate=0.0), selector="uniform", size=3, deadline=9, **timing(grid))
+    strategy = CohortStrategy(
+        Moody(fraction_evaluate=0.0), selector="uniform", cohort_size=3, deadline=9, **timing(grid)
+    )
     result = start(strategy, grid, rounds=3)
     assert [row["filtered"] for row in strategy.history] == [0.0, 3.0, 0.0]
     np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[1], 2.0)  # two of three rounds added one

@@ -16,13 +16,13 @@ from flwr.app import Array, ArrayRecord, Error, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 from tests.flower.grid import APP_RAISED, FakeClient, FakeGrid, as_record, timing
 
-from fedcohort import registry
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.run import build
 from fedcohort.flower import CohortStrategy, wire
-from fedcohort.flower.clients import Clients
-from fedcohort.flower.layout import Layout
-from fedcohort.flower.replay import replay
+from fedcohort.flower.model_layout import ModelLayout
+from fedcohort.flower.server.clients import Clients
+from fedcohort.flower.server.flower_replay import replay
+from fedcohort.registry import lookup as registry
 from fedcohort.signals import SIGNALS
 from fedcohort.types import Model, Outcome
 
@@ -49,7 +49,7 @@ class Recorded:
             task="quadratic",
             world=f"dirichlet-0.1-v1(clients={POPULATION})",
             rounds=ROUNDS,
-            size=SIZE,
+            cohort_size=SIZE,
             seed=SEED,
             over_select=over_select,
             **({"deadline": 40.0} if faults else {}),
@@ -198,7 +198,7 @@ def flower(recorded: Recorded, selector: str, state_dir, monkeypatch, over_selec
         return {**out, "expected_seconds": estimates} if "expected_seconds" in names else out
 
     monkeypatch.setattr(Clients, "profiles", profiles)
-    layout = Layout.of(as_record({"w": initial(sim)}))
+    layout = ModelLayout.of(as_record({"w": initial(sim)}))
 
     def score(server_round, arrays):
         model = layout.model({k: a.numpy() for k, a in arrays.items()})
@@ -208,7 +208,7 @@ def flower(recorded: Recorded, selector: str, state_dir, monkeypatch, over_selec
     strategy = CohortStrategy(
         selector=selector,
         method="fedavg",
-        size=SIZE,
+        cohort_size=SIZE,
         over_select=over_select,
         deadline=recorded.deadline,
         min_available=POPULATION,
@@ -229,7 +229,7 @@ def initial(sim):
 
 
 def journal_of(folder):
-    from fedcohort.journal import Journal
+    from fedcohort.storage.journal import Journal
 
     journal = Journal.read(folder / "journal.db")
     try:
@@ -276,7 +276,7 @@ def test_a_model_keeps_its_bits_on_the_way_to_flower_and_back():
         "n": np.array([3, 4]),
         "bn.running_mean": np.ones(2),
     }
-    layout = Layout.of(as_record(arrays))
+    layout = ModelLayout.of(as_record(arrays))
     model = layout.model(arrays)
     assert isinstance(model, Model)
     assert (model.params.size, model.buffers.size, model.counters.size) == (6, 2, 2)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcohort.flower import local
+from fedcohort.flower.dev import deployment as local
 from fedcohort.types import Outcome
 
 pytest.importorskip("flwr")

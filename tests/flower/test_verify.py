@@ -16,9 +16,9 @@ from fedcohort.core.pack import pack, unpack
 from fedcohort.errors import JournalDamaged, StoreError
 from fedcohort.experiment.verify import verify
 from fedcohort.flower import CohortStrategy
-from fedcohort.flower.replay import replay
-from fedcohort.journal import GENESIS, chain
-from fedcohort.registry import make_selector
+from fedcohort.flower.server.flower_replay import replay
+from fedcohort.registry.lookup import make_selector
+from fedcohort.storage.journal import GENESIS, chain
 
 
 def made(folder, selector="oort", rounds=6, strategy=None, **keys):
@@ -26,7 +26,7 @@ def made(folder, selector="oort", rounds=6, strategy=None, **keys):
     names = [f"hospital-{i}" for i in range(7)]
     told = [{"seconds": 1.0 + i, "utility": 9.0 - i, "train_loss": 1.0 + i} for i in range(7)]
     grid = FakeGrid([FakeClient(n, provides=provides, **keys) for n, keys in zip(names, told, strict=True)])
-    settings = {"size": 2, "over_select": 1.5, "deadline": 5.0, "state_dir": folder, **timing(grid), **keys}
+    settings = {"cohort_size": 2, "over_select": 1.5, "deadline": 5.0, "state_dir": folder, **timing(grid), **keys}
     strategy = CohortStrategy(FedAvg(fraction_evaluate=0.0), selector=selector, **settings)
     start(strategy, grid, rounds=rounds)
     return folder

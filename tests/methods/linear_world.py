@@ -1,4 +1,5 @@
-"""A linear softmax model in numpy as server bench and as clients' bench, and small makers of updates and contexts."""
+"""A linear softmax model in numpy as server evaluator and as clients' evaluator,
+and small makers of updates and contexts."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ def softmax(z):
     return e / e.sum(axis=-1, keepdims=True)
 
 
-class LinearBench:
+class LinearEvaluator:
     """params = W (classes, features) flat; logits = x W^T. Splits are given by name."""
 
     def __init__(self, features, classes, **splits):
@@ -36,7 +37,7 @@ class LinearBench:
         return loss, ((p - target).T @ x / len(rows)).reshape(-1).astype(np.float32)
 
 
-class MLPBench(LinearBench):
+class MLPBench(LinearEvaluator):
     """One hidden tanh layer, so that averaging models is not averaging logits. Same splits."""
 
     hidden = 6
@@ -88,16 +89,18 @@ def updates_of(delta, clients=None, weight=None, **extras):
     )
 
 
-def context_of(bench=None, *, index=0, population=20, samples=None, local=None, seed=0, dispatched=None):
+def context_of(
+    server_evaluator=None, *, index=0, population=20, samples=None, client_evaluator=None, seed=0, dispatched=None
+):
     return Aggregation(
         index=index,
         plan=Plan(),
         population=population,
         samples=np.full(population, 10, np.int64) if samples is None else np.asarray(samples, np.int64),
         dispatched=np.arange(population) if dispatched is None else dispatched,
-        bench=bench,
+        server_evaluator=server_evaluator,
         rng=np.random.default_rng(seed),
-        local=local,
+        client_evaluator=client_evaluator,
     )
 
 
@@ -105,7 +108,7 @@ def model_of(params):
     return Model(np.asarray(params, np.float32))
 
 
-def check_invariants(make, bench, params, *, local=None, idle=True, extras=None):
+def check_invariants(make, evaluator, params, *, client_evaluator=None, idle=True, extras=None):
     """Empty cohort, NaN rows, permutation (bitwise), single client, idle. `make` builds a fresh method."""
     rng = np.random.default_rng(5)
     model, m = model_of(params), 5
@@ -117,7 +120,7 @@ def check_invariants(make, bench, params, *, local=None, idle=True, extras=None)
         method = method or make()
         method.prepare(Plan(), model, clients[rows])
         u = updates_of(given[rows], clients[rows], weight[rows], **{k: v[rows] for k, v in more.items()})
-        return method.aggregate(model, u, context_of(bench, local=local))
+        return method.aggregate(model, u, context_of(evaluator, client_evaluator=client_evaluator))
 
     empty = run(np.arange(0))
     np.testing.assert_array_equal(empty.model.params, model.params)
@@ -148,7 +151,7 @@ def check_invariants(make, bench, params, *, local=None, idle=True, extras=None)
         np.testing.assert_array_equal(still.model.params, model.params)
 
 
-def check_resume(make, bench, params, *, local=None, rounds=3, extras=None):
+def check_resume(make, evaluator, params, *, client_evaluator=None, rounds=3, extras=None):
     """Saved and loaded in the middle, the future is the same."""
     rng = np.random.default_rng(9)
     model = model_of(params)
@@ -159,7 +162,9 @@ def check_resume(make, bench, params, *, local=None, rounds=3, extras=None):
         for t in at:
             more = {k: v[t] for k, v in (extras or {}).items()}
             u = updates_of(deltas[t], clients, **more)
-            start = method.aggregate(start, u, context_of(bench, index=t, local=local, seed=t)).model
+            start = method.aggregate(
+                start, u, context_of(evaluator, index=t, client_evaluator=client_evaluator, seed=t)
+            ).model
         return start
 
     first = make()

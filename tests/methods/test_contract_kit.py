@@ -75,7 +75,7 @@ class Arrival(Raw):
         return super().aggregate(model, updates.rows(np.array([0])), context)
 
 
-class Half(FedAvg):
+class Aggregator(FedAvg):
     def combine(self, model, updates, context):
         step = super().combine(model, updates, context)
         return Step(0.5 * step.change, step.kept)
@@ -192,7 +192,7 @@ BROKEN = [
     (Shrinking, "test_idle_clients_leave_the_model_alone"),
     (Forgetful, "test_idle_clients_leave_the_model_alone_later"),
     (Arrival, "test_order_of_arrival_changes_nothing"),
-    (Half, "test_one_client_gets_its_model"),
+    (Aggregator, "test_one_client_gets_its_model"),
     (Counting, "test_nobody_returned"),
     (Raw, "test_broken_rows_are_left_out"),
     (Raw, "test_nothing_but_broken_rows"),
@@ -233,7 +233,7 @@ def test_every_clause_is_covered():
 
 
 def test_exemptions_skip_with_their_reason_and_must_be_known():
-    class Damped(Half):
+    class Damped(Aggregator):
         exempt = {"single_client": "half steps"}  # noqa: RUF012
 
     with pytest.raises(unittest.SkipTest, match="half steps"):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from linear_world import LinearBench, planted
+from linear_world import LinearEvaluator, planted
 
 from fedcohort.methods.cmfl import CMFL
 from fedcohort.methods.fedavgm import FedAvgM
@@ -22,7 +22,7 @@ from fedcohort.protocols import Method
 from fedcohort.testing import MethodContract
 
 X, Y, _ = planted(np.random.default_rng(0), 60, 4, 3)
-BENCH = LinearBench(4, 3, validation=(X[:30], Y[:30]), unlabelled=(X[30:], None))
+BENCH = LinearEvaluator(4, 3, validation=(X[:30], Y[:30]), unlabelled=(X[30:], None))
 CASES: dict[str, Callable[[], Method]] = {
     "fedca": FedCA,
     "fedca-fit": lambda: FedCA(score="log_likelihood"),
@@ -53,7 +53,7 @@ class TestServerMethods(MethodContract):
     def make(self):
         return CASES[self.case]()
 
-    def bench(self):
+    def server_evaluator(self):
         return BENCH
 
     def extras(self, plan, clients, delta):

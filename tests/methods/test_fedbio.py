@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from linear_world import LinearBench, check_invariants, check_resume, context_of, model_of, planted, softmax, updates_of
+from linear_world import (
+    LinearEvaluator,
+    check_invariants,
+    check_resume,
+    context_of,
+    model_of,
+    planted,
+    softmax,
+    updates_of,
+)
 
 from fedcohort.errors import BadParameter, StateMismatch
-from fedcohort.methods import fedbio_samples as samples
+from fedcohort.methods._parts import fedbio_samples as samples
 from fedcohort.methods.fedbio import FedBiO, client_weights, hypergradient
 from fedcohort.types import Plan
 
@@ -16,24 +25,24 @@ from fedcohort.types import Plan
 
 def make_bench(seed=0, n=200):
     x, y, rule = planted(np.random.default_rng(seed), n, 5, 3)
-    return LinearBench(5, 3, validation=(x, y)), rule.reshape(-1)
+    return LinearEvaluator(5, 3, validation=(x, y)), rule.reshape(-1)
 
 
 def test_client_hypergradient_is_the_derivative_of_the_validation_loss():
     """F(x) = f(w + sum_k a_k(x) D_k) by central differences, against eq. 2."""
-    bench, _ = make_bench()
+    evaluator, _ = make_bench()
     rng = np.random.default_rng(1)
     w, delta, x = rng.normal(0, 1, 15), rng.normal(0, 1, (4, 15)), rng.normal(0, 1, 4)
     share = np.array([0.1, 0.2, 0.3, 0.4])
-    target = np.eye(3)[bench.labels("validation")]
+    target = np.eye(3)[evaluator.labels("validation")]
     rows = np.arange(200)
 
     def f(x):
         a = share * np.exp(x)
-        return bench.gradient(w + (a / a.sum()) @ delta, "validation", rows, target)[0]
+        return evaluator.gradient(w + (a / a.sum()) @ delta, "validation", rows, target)[0]
 
     weight = client_weights(share, x)
-    gradient = bench.gradient(w + weight @ delta, "validation", rows, target)[1].astype(np.float64)
+    gradient = evaluator.gradient(w + weight @ delta, "validation", rows, target)[1].astype(np.float64)
     for k in range(4):
         e = np.zeros(4)
         e[k] = 1e-5
@@ -42,39 +51,39 @@ def test_client_hypergradient_is_the_derivative_of_the_validation_loss():
 
 def test_good_client_gains_weight_and_the_state_survives_its_absence():
     """Client 1 moves to the planted rule, clients 0 and 2 away from it."""
-    bench, rule = make_bench()
+    evaluator, rule = make_bench()
     method, model = FedBiO(), model_of(np.zeros(15))
     delta = np.stack([-rule, rule, -0.5 * rule]) * 0.1
-    done = method.aggregate(model, updates_of(delta, clients=[3, 5, 9]), context_of(bench))
+    done = method.aggregate(model, updates_of(delta, clients=[3, 5, 9]), context_of(evaluator))
     x = method.state.x
     assert x[5] > 0 > max(x[3], x[9])
     assert x[[3, 5, 9]].sum() == pytest.approx(0, abs=1e-5)
     assert done.info["fedbio_top_weight"] > 0.5
     before = x.copy()
-    method.aggregate(model, updates_of(delta[:2], clients=[0, 1]), context_of(bench, index=1))
+    method.aggregate(model, updates_of(delta[:2], clients=[0, 1]), context_of(evaluator, index=1))
     np.testing.assert_array_equal(method.state.x[[3, 5, 9]], before[[3, 5, 9]])
     loss = [
-        bench.gradient(p, "validation", np.arange(200), np.eye(3)[bench.labels("validation")])[0]
+        evaluator.gradient(p, "validation", np.arange(200), np.eye(3)[evaluator.labels("validation")])[0]
         for p in (done.model.params, delta.mean(axis=0))
     ]
     assert loss[0] < loss[1]  # better than FedAvg on validation
 
 
 def test_starts_as_fedavg_and_zero_weight_stays_zero():
-    bench, _ = make_bench()
+    evaluator, _ = make_bench()
     delta = np.random.default_rng(2).normal(0, 1, (3, 15)).astype(np.float32)
     done = FedBiO(outer_steps=0).aggregate(
-        model_of(np.zeros(15)), updates_of(delta, weight=[1, 2, 0]), context_of(bench)
+        model_of(np.zeros(15)), updates_of(delta, weight=[1, 2, 0]), context_of(evaluator)
     )
     np.testing.assert_allclose(done.model.params, (delta[0] + 2 * delta[1]) / 3, atol=1e-6)
     np.testing.assert_allclose(client_weights(np.array([0.5, 0.5, 0.0]), np.array([0, np.log(3), 9])), [0.25, 0.75, 0])
 
 
 def test_clients_invariants_and_resume():
-    bench, _ = make_bench()
+    evaluator, _ = make_bench()
     params = np.random.default_rng(3).normal(0, 1, 15)
-    check_invariants(FedBiO, bench, params)
-    assert check_resume(FedBiO, bench, params)["x"].any()
+    check_invariants(FedBiO, evaluator, params)
+    assert check_resume(FedBiO, evaluator, params)["x"].any()
 
 
 # --- variant A: sample cleaning ---------------------------------------------------------------------------------------
@@ -117,24 +126,24 @@ def squares():
     return Squares(a, b, va, vb), np.array(sizes) / sum(sizes), lam
 
 
-def lower(bench, share, lam):
+def lower(evaluator, share, lam):
     """argmin_w of eq. 1, by linear algebra: hessian and solution."""
     hessian, right = DAMP * np.eye(P), np.zeros(P)
     for k, p in enumerate(share):
         s = 2 / (1 + np.exp(-lam[k])) * p / len(lam[k])
-        hessian = hessian + (bench.a[k] * s[:, None]).T @ bench.a[k]
-        right = right + bench.a[k].T @ (s * bench.b[k])
+        hessian = hessian + (evaluator.a[k] * s[:, None]).T @ evaluator.a[k]
+        right = right + evaluator.a[k].T @ (s * evaluator.b[k])
     return hessian, np.linalg.solve(hessian, right)
 
 
-def outer(bench, share, w):
-    return sum(p * bench.losses(w, k, "validation").mean() for k, p in enumerate(share))
+def outer(evaluator, share, w):
+    return sum(p * evaluator.losses(w, k, "validation").mean() for k, p in enumerate(share))
 
 
-def our_hypergradient(bench, share, lam, u, w):
+def our_hypergradient(evaluator, share, lam, u, w):
     """Eq. 3 with the module's finite differences."""
     return [
-        -share[k] / len(lam[k]) * samples.sample_slope(np.asarray(lam[k])) * samples.along(bench, w, k, u)
+        -share[k] / len(lam[k]) * samples.sample_slope(np.asarray(lam[k])) * samples.along(evaluator, w, k, u)
         for k in range(len(share))
     ]
 
@@ -144,26 +153,26 @@ def test_sample_hypergradient_is_the_derivative_and_local_averages_are_not(squar
 
     Each client solving with its own Hessian and its own validation gradient, then the same formula: wrong by a lot.
     """
-    bench, share, lam = squares
-    hessian, w = lower(bench, share, lam)
+    evaluator, share, lam = squares
+    hessian, w = lower(evaluator, share, lam)
     clients = np.arange(3)
-    settings = samples.Settings(1.0, 1.0 / np.linalg.eigvalsh(hessian)[-1], 3000, DAMP, False)
-    gradient = samples.outer_gradient(w, clients, share, context_of(local=bench), clean=False)
+    settings = samples.CleaningSettings(1.0, 1.0 / np.linalg.eigvalsh(hessian)[-1], 3000, DAMP, False)
+    gradient = samples.outer_gradient(w, clients, share, context_of(client_evaluator=evaluator), clean=False)
     weights = {k: 2 / (1 + np.exp(-lam[k])) for k in range(3)}
-    u = samples.solve(bench, w, clients, share, weights, gradient, settings, np.zeros(P))
+    u = samples.solve(evaluator, w, clients, share, weights, gradient, settings, np.zeros(P))
     np.testing.assert_allclose(u, np.linalg.solve(hessian, gradient), rtol=1e-5)
-    ours = our_hypergradient(bench, share, lam, u, w)
+    ours = our_hypergradient(evaluator, share, lam, u, w)
     truth, local = [], []
     for k in range(3):
-        own = DAMP * np.eye(P) + (bench.a[k] * weights[k][:, None]).T @ bench.a[k] / len(lam[k])
-        u_k = np.linalg.solve(own, bench.gradient(w, k, "validation"))
-        local.append(our_hypergradient(bench, share, lam, u_k, w)[k])
+        own = DAMP * np.eye(P) + (evaluator.a[k] * weights[k][:, None]).T @ evaluator.a[k] / len(lam[k])
+        u_k = np.linalg.solve(own, evaluator.gradient(w, k, "validation"))
+        local.append(our_hypergradient(evaluator, share, lam, u_k, w)[k])
         for j in range(len(lam[k])):
             ends = []
             for sign in (1, -1):
                 moved = [x.copy() for x in lam]
                 moved[k][j] += sign * 1e-5
-                ends.append(outer(bench, share, lower(bench, share, moved)[1]))
+                ends.append(outer(evaluator, share, lower(evaluator, share, moved)[1]))
             truth.append((ends[0] - ends[1]) / 2e-5)
     size = np.linalg.norm(truth)
     assert np.linalg.norm(np.concatenate(ours) - truth) < 1e-4 * size
@@ -217,10 +226,10 @@ def noisy_clients(seed, noise=0.3, clients=4, n=60, noisy_validation=False):
         flipped.append(bad)
         x, y = draw(30)
         validation.append((x, flip(y)[0] if noisy_validation else y))
-    return SoftmaxClients(train, validation, 3), flipped, LinearBench(6, 3, validation=draw(300))
+    return SoftmaxClients(train, validation, 3), flipped, LinearEvaluator(6, 3, validation=draw(300))
 
 
-def rounds(method, world, bench, count=25, clients=4, lr=0.5):
+def rounds(method, world, evaluator, count=25, clients=4, lr=0.5):
     """A loop with honest local training: ten full-batch steps under the plan's sample weights."""
     model = model_of(np.zeros(18))
     for t in range(count):
@@ -232,7 +241,7 @@ def rounds(method, world, bench, count=25, clients=4, lr=0.5):
                 w = w - lr * world.gradient(w, k, "train", (plan.sample_weight or {}).get(k))
             delta.append(w - model.params)
         u = updates_of(delta, weight=np.full(clients, 60.0))
-        model = method.aggregate(model, u, context_of(bench, index=t, local=world)).model
+        model = method.aggregate(model, u, context_of(evaluator, index=t, client_evaluator=world)).model
     return model
 
 
@@ -243,9 +252,9 @@ def auc(score, bad):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_cleaning_finds_the_noisy_samples(seed):
-    world, flipped, bench = noisy_clients(seed)
+    world, flipped, evaluator = noisy_clients(seed)
     method = FedBiO(variant="samples")
-    rounds(method, world, bench)
+    rounds(method, world, evaluator)
     found = np.concatenate([method.cleaning.weights[k] for k in range(4)])
     assert auc(found, np.concatenate(flipped)) > 0.8
 
@@ -259,11 +268,13 @@ def test_own_validation_data_work_too_and_are_asked_for_by_name():
 
 
 def test_sample_weights_reach_the_plan_and_start_at_one():
-    world, _, bench = noisy_clients(3)
+    world, _, evaluator = noisy_clients(3)
     method = FedBiO(variant="samples")
     model = model_of(np.zeros(18))
     assert method.prepare(Plan(), model, np.arange(4)).sample_weight is None
-    method.aggregate(model, updates_of(np.ones((2, 18)) * 0.1, clients=[0, 2]), context_of(bench, local=world))
+    method.aggregate(
+        model, updates_of(np.ones((2, 18)) * 0.1, clients=[0, 2]), context_of(evaluator, client_evaluator=world)
+    )
     plan = method.prepare(Plan(), model, np.array([0, 1]))
     assert set(plan.sample_weight) == {0}
     assert plan.sample_weight[0].shape == (60,)
@@ -276,10 +287,10 @@ def test_sample_weights_reach_the_plan_and_start_at_one():
 
 
 def test_samples_invariants_and_resume():
-    world, _, bench = noisy_clients(4, clients=13)
+    world, _, evaluator = noisy_clients(4, clients=13)
     params = np.random.default_rng(5).normal(0, 1, 18)
-    check_invariants(lambda: FedBiO(variant="samples"), bench, params, local=world)
-    saved = check_resume(lambda: FedBiO(variant="samples"), bench, params, local=world)
+    check_invariants(lambda: FedBiO(variant="samples"), evaluator, params, client_evaluator=world)
+    saved = check_resume(lambda: FedBiO(variant="samples"), evaluator, params, client_evaluator=world)
     assert saved["slots"].tolist() == [1, 4, 6, 9]
     assert saved["start"].tolist() == [0, 60, 120, 180, 240]
     fresh = FedBiO(variant="samples")
@@ -289,9 +300,9 @@ def test_samples_invariants_and_resume():
 
 def test_refuses():
     u, model = updates_of(np.ones((2, 18))), model_of(np.zeros(18))
-    _, _, bench = noisy_clients(0)
+    _, _, evaluator = noisy_clients(0)
     with pytest.raises(BadParameter, match=r"Aggregation\.local"):
-        FedBiO(variant="samples").aggregate(model, u, context_of(bench))
+        FedBiO(variant="samples").aggregate(model, u, context_of(evaluator))
     with pytest.raises(BadParameter, match="hold out a validation split"):
         FedBiO().aggregate(model, u, context_of())
     for bad in ({"variant": "x"}, {"outer_lr": 0.0}, {"outer_steps": -1}, {"damping": -0.1}):

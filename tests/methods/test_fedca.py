@@ -6,12 +6,12 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from linear_world import LinearBench, check_invariants, context_of, model_of, planted, updates_of
+from linear_world import LinearEvaluator, check_invariants, context_of, model_of, planted, updates_of
 
 from fedcohort.errors import BadParameter, StateMismatch
+from fedcohort.methods._parts.subset_search import best_subset
 from fedcohort.methods.fedavg import FedAvg
 from fedcohort.methods.fedca import FedCA
-from fedcohort.methods.subset_search import best_subset
 
 
 def brute_force(logits, labels, score):
@@ -144,39 +144,41 @@ def test_the_swap_pass_matters():
 
 
 @pytest.fixture
-def bench():
+def evaluator():
     rng = np.random.default_rng(0)
     x, y, _ = planted(rng, 120, 5, 3)
-    return LinearBench(5, 3, validation=(x, y))
+    return LinearEvaluator(5, 3, validation=(x, y))
 
 
-def test_linear_ensemble_is_the_average_model(bench):
+def test_linear_ensemble_is_the_average_model(evaluator):
     """D7: for a linear model mean logits are the logits of the mean model; so the reported accuracy of S_opt under
     equal weights is the accuracy of the model that FedCA returns."""
     rng = np.random.default_rng(1)
     model = model_of(rng.normal(0, 1, 15))
     u = updates_of(rng.normal(0, 1, (6, 15)))
-    done = FedCA().aggregate(model, u, context_of(bench))
-    logits = bench.logits(done.model.params[None], "validation")[0]
-    assert done.info["fedca_accuracy"] == pytest.approx(float((logits.argmax(1) == bench.labels("validation")).mean()))
+    done = FedCA().aggregate(model, u, context_of(evaluator))
+    logits = evaluator.logits(done.model.params[None], "validation")[0]
+    assert done.info["fedca_accuracy"] == pytest.approx(
+        float((logits.argmax(1) == evaluator.labels("validation")).mean())
+    )
     assert done.info["fedca_size"] == done.accepted.sum() < 6
 
 
-def test_weights_are_normalised_over_the_best_subset(bench):
+def test_weights_are_normalised_over_the_best_subset(evaluator):
     rng = np.random.default_rng(2)
     model, delta = model_of(rng.normal(0, 1, 15)), rng.normal(0, 1, (5, 15)).astype(np.float32)
     weight = np.array([1.0, 2, 3, 4, 5])
-    done = FedCA(score="log_likelihood").aggregate(model, updates_of(delta, weight=weight), context_of(bench))
+    done = FedCA(score="log_likelihood").aggregate(model, updates_of(delta, weight=weight), context_of(evaluator))
     kept = done.accepted
     expected = model.params + (weight[kept] / weight[kept].sum()) @ delta[kept]
     np.testing.assert_allclose(done.model.params, expected, atol=1e-6)
 
 
-def test_paper_weights_rescale_the_model(bench):
+def test_paper_weights_rescale_the_model(evaluator):
     """Eq. 5 by hand: N = 4 clients with n = 10, 10, 10, 70; S = {3} alone: weight 0.7 * 4 / 1 = 2.8 times w_3."""
     model = model_of(np.full(15, 0.5))
     u = updates_of(np.ones((1, 15)), clients=[3], weight=[70.0])
-    done = FedCA(weights="paper").aggregate(model, u, context_of(bench, population=4, samples=[10, 10, 10, 70]))
+    done = FedCA(weights="paper").aggregate(model, u, context_of(evaluator, population=4, samples=[10, 10, 10, 70]))
     np.testing.assert_allclose(done.model.params, 2.8 * 1.5 * np.ones(15), rtol=1e-6)
     assert done.info["fedca_weight_sum"] == pytest.approx(2.8)
 
@@ -194,37 +196,37 @@ class Spy(FedAvg):
         return super().aggregate(model, updates, context)
 
 
-def test_inner_method_gets_only_the_best_subset(bench):
+def test_inner_method_gets_only_the_best_subset(evaluator):
     rng = np.random.default_rng(3)
     model, spy = model_of(rng.normal(0, 1, 15)), Spy()
     method = FedCA(inner=spy)
     assert method.prepare(context_of().plan, model, np.arange(3)).prox == 0.25
     u = updates_of(rng.normal(0, 1, (6, 15)), clients=[1, 3, 5, 7, 9, 11])
-    done = method.aggregate(model, u, context_of(bench))
+    done = method.aggregate(model, u, context_of(evaluator))
     chosen = u.clients[done.accepted].tolist()
     assert spy.seen == (chosen, chosen, {})
     assert 0 < len(chosen) < 6
 
 
-def test_non_finite_logits_are_left_out(bench):
+def test_non_finite_logits_are_left_out(evaluator):
     """A finite update of 3e38 has infinite logits."""
     model = model_of(np.zeros(15))
     delta = np.stack([np.full(15, 3e38), np.ones(15)]).astype(np.float32)
     with np.errstate(all="ignore"):
-        done = FedCA().aggregate(model, updates_of(delta), context_of(bench))
-        nobody = FedCA().aggregate(model, updates_of(delta[:1]), context_of(bench))
+        done = FedCA().aggregate(model, updates_of(delta), context_of(evaluator))
+        nobody = FedCA().aggregate(model, updates_of(delta[:1]), context_of(evaluator))
     assert done.accepted.tolist() == [False, True]
     assert not nobody.accepted.any()
     np.testing.assert_array_equal(nobody.model.params, model.params)
 
 
 @pytest.mark.parametrize("score", ["accuracy", "log_likelihood"])
-def test_invariants(bench, score):
+def test_invariants(evaluator, score):
     rng = np.random.default_rng(6)
-    check_invariants(lambda: FedCA(score=score), bench, rng.normal(0, 1, 15))
+    check_invariants(lambda: FedCA(score=score), evaluator, rng.normal(0, 1, 15))
 
 
-def test_refuses(bench):
+def test_refuses(evaluator):
     with pytest.raises(BadParameter, match="hold out a validation split"):
         FedCA().aggregate(model_of(np.zeros(3)), updates_of(np.ones((2, 3))), context_of())
     with pytest.raises(BadParameter, match="its own weights"):

@@ -6,10 +6,10 @@ import logging
 
 import numpy as np
 import pytest
-from linear_world import LinearBench, MLPBench, check_invariants, context_of, model_of, planted, softmax, updates_of
+from linear_world import LinearEvaluator, MLPBench, check_invariants, context_of, model_of, planted, softmax, updates_of
 
 from fedcohort.errors import BadParameter, UnknownName
-from fedcohort.methods.distillation import Adam, Batches, Schedule, divergence
+from fedcohort.methods._parts.distillation import Adam, Batches, Schedule, divergence
 from fedcohort.methods.fedavg import FedAvg
 from fedcohort.methods.feddf import FedDF
 
@@ -25,13 +25,13 @@ def make_bench(kind, *, validation=True, seed=0):
 
 def test_linear_model_and_equal_weights_are_a_no_op():
     """D7: the averaged model's logits are the mean logits, so the gradient of eq. 2 vanishes at the start."""
-    bench, rng = make_bench(LinearBench), np.random.default_rng(1)
+    evaluator, rng = make_bench(LinearEvaluator), np.random.default_rng(1)
     model, u = model_of(rng.normal(0, 1, 15)), updates_of(rng.normal(0, 1, (4, 15)))
-    plain = FedAvg().aggregate(model, u, context_of(bench)).model
-    target = softmax(bench.logits(model.params + u.delta, "unlabelled").astype(np.float64).mean(axis=0))
-    _, gradient = bench.gradient(plain.params, "unlabelled", np.arange(250), target)
+    plain = FedAvg().aggregate(model, u, context_of(evaluator)).model
+    target = softmax(evaluator.logits(model.params + u.delta, "unlabelled").astype(np.float64).mean(axis=0))
+    _, gradient = evaluator.gradient(plain.params, "unlabelled", np.arange(250), target)
     assert np.abs(gradient).max() < 1e-6
-    done = FedDF().aggregate(model, u, context_of(bench))
+    done = FedDF().aggregate(model, u, context_of(evaluator))
     np.testing.assert_array_equal(done.model.params, plain.params)
     assert done.info["feddf_kl_start"] < 1e-10
     assert done.info["feddf_steps"] == 0
@@ -39,20 +39,20 @@ def test_linear_model_and_equal_weights_are_a_no_op():
 
 def test_unequal_weights_are_distilled_towards_equal_ones():
     """Linear again, but weights 9 : 1. The student starts at the weighted mean; the ensemble is the plain mean."""
-    bench, rng = make_bench(LinearBench, validation=False), np.random.default_rng(2)
+    evaluator, rng = make_bench(LinearEvaluator, validation=False), np.random.default_rng(2)
     model, u = model_of(rng.normal(0, 1, 15)), updates_of(rng.normal(0, 1, (2, 15)), weight=[90, 10])
-    done = FedDF(lr=0.05, steps=400).aggregate(model, u, context_of(bench))
+    done = FedDF(lr=0.05, steps=400).aggregate(model, u, context_of(evaluator))
     assert done.info["feddf_kl_start"] > 0.03
     assert done.info["feddf_kl_end"] < 0.02 * done.info["feddf_kl_start"]
-    plain_mean = softmax(bench.logits((model.params + u.delta.mean(axis=0))[None], "unlabelled")[0])
-    student = softmax(bench.logits(done.model.params[None], "unlabelled")[0])
+    plain_mean = softmax(evaluator.logits((model.params + u.delta.mean(axis=0))[None], "unlabelled")[0])
+    student = softmax(evaluator.logits(done.model.params[None], "unlabelled")[0])
     assert np.abs(plain_mean - student).max() < 0.05
 
 
 def test_mlp_student_comes_closer_to_its_teachers():
-    bench, rng = make_bench(MLPBench, validation=False), np.random.default_rng(3)
-    model, u = model_of(rng.normal(0, 0.5, bench.n_params)), updates_of(rng.normal(0, 0.5, (5, bench.n_params)))
-    done = FedDF(lr=0.01, steps=200).aggregate(model, u, context_of(bench))
+    evaluator, rng = make_bench(MLPBench, validation=False), np.random.default_rng(3)
+    model, u = model_of(rng.normal(0, 0.5, evaluator.n_params)), updates_of(rng.normal(0, 0.5, (5, evaluator.n_params)))
+    done = FedDF(lr=0.01, steps=200).aggregate(model, u, context_of(evaluator))
     assert done.info["feddf_steps"] == 200
     assert done.info["feddf_distilled"] == 1
     assert done.info["feddf_kl_end"] < 0.3 * done.info["feddf_kl_start"]
@@ -61,35 +61,35 @@ def test_mlp_student_comes_closer_to_its_teachers():
 
 
 def test_mlp_gradient_of_the_fake_is_right():
-    """The bench that stands in for an engine, against central differences."""
-    bench, rng = make_bench(MLPBench), np.random.default_rng(4)
-    params, rows = rng.normal(0, 0.5, bench.n_params), np.arange(20)
+    """The evaluator that stands in for an engine, against central differences."""
+    evaluator, rng = make_bench(MLPBench), np.random.default_rng(4)
+    params, rows = rng.normal(0, 0.5, evaluator.n_params), np.arange(20)
     target = softmax(rng.normal(0, 1, (20, 3)))
-    _, gradient = bench.gradient(params, "unlabelled", rows, target)
-    for j in (0, 7, 31, bench.n_params - 1):
-        e = np.zeros(bench.n_params)
+    _, gradient = evaluator.gradient(params, "unlabelled", rows, target)
+    for j in (0, 7, 31, evaluator.n_params - 1):
+        e = np.zeros(evaluator.n_params)
         e[j] = 1e-5
-        up, down = (bench.gradient(params + s * e, "unlabelled", rows, target)[0] for s in (1, -1))
+        up, down = (evaluator.gradient(params + s * e, "unlabelled", rows, target)[0] for s in (1, -1))
         assert gradient[j] == pytest.approx((up - down) / 2e-5, abs=1e-6)
 
 
 def test_validation_keeps_the_best_student_and_patience_ends_it():
     """Validation labels that contradict the teachers: the start is best, and 100 steps without gain end it."""
-    bench, rng = make_bench(MLPBench), np.random.default_rng(5)
-    model, u = model_of(rng.normal(0, 0.5, bench.n_params)), updates_of(rng.normal(0, 0.5, (5, bench.n_params)))
-    plain = FedAvg().aggregate(model, u, context_of(bench)).model
-    said = bench.logits(plain.params[None], "validation")[0].argmax(axis=1)
-    bench.splits["validation"] = (bench.splits["validation"][0], said)  # nobody is better than the start
-    done = FedDF(lr=0.01, steps=1000, check_every=20, patience=100).aggregate(model, u, context_of(bench))
+    evaluator, rng = make_bench(MLPBench), np.random.default_rng(5)
+    model, u = model_of(rng.normal(0, 0.5, evaluator.n_params)), updates_of(rng.normal(0, 0.5, (5, evaluator.n_params)))
+    plain = FedAvg().aggregate(model, u, context_of(evaluator)).model
+    said = evaluator.logits(plain.params[None], "validation")[0].argmax(axis=1)
+    evaluator.splits["validation"] = (evaluator.splits["validation"][0], said)  # nobody is better than the start
+    done = FedDF(lr=0.01, steps=1000, check_every=20, patience=100).aggregate(model, u, context_of(evaluator))
     assert done.info["feddf_steps"] == 100
     np.testing.assert_array_equal(done.model.params, plain.params)
 
 
 def test_a_student_that_is_no_better_does_not_replace_the_start():
-    bench, rng = make_bench(MLPBench), np.random.default_rng(5)
-    model, u = model_of(rng.normal(0, 0.5, bench.n_params)), updates_of(rng.normal(0, 0.5, (5, bench.n_params)))
-    plain = FedAvg().aggregate(model, u, context_of(bench)).model
-    done = FedDF(lr=1e-6, steps=40, check_every=20).aggregate(model, u, context_of(bench))  # same answers
+    evaluator, rng = make_bench(MLPBench), np.random.default_rng(5)
+    model, u = model_of(rng.normal(0, 0.5, evaluator.n_params)), updates_of(rng.normal(0, 0.5, (5, evaluator.n_params)))
+    plain = FedAvg().aggregate(model, u, context_of(evaluator)).model
+    done = FedDF(lr=1e-6, steps=40, check_every=20).aggregate(model, u, context_of(evaluator))  # same answers
     np.testing.assert_array_equal(done.model.params, plain.params)
     free = FedDF(lr=1e-6, steps=40).aggregate(model, u, context_of(make_bench(MLPBench, validation=False)))
     assert (free.model.params != plain.params).any()
@@ -97,28 +97,35 @@ def test_a_student_that_is_no_better_does_not_replace_the_start():
 
 def test_validation_accuracy_never_falls():
     for seed in range(3):
-        bench, rng = make_bench(MLPBench, seed=seed), np.random.default_rng(seed)
-        model, u = model_of(rng.normal(0, 0.5, bench.n_params)), updates_of(rng.normal(0, 1, (4, bench.n_params)))
+        evaluator, rng = make_bench(MLPBench, seed=seed), np.random.default_rng(seed)
+        model, u = (
+            model_of(rng.normal(0, 0.5, evaluator.n_params)),
+            updates_of(rng.normal(0, 1, (4, evaluator.n_params))),
+        )
 
-        def score(m, bench=bench):
-            logits = bench.logits(m.params[None], "validation")[0]
-            return (logits.argmax(axis=1) == bench.labels("validation")).mean()
+        def score(m, evaluator=evaluator):
+            logits = evaluator.logits(m.params[None], "validation")[0]
+            return (logits.argmax(axis=1) == evaluator.labels("validation")).mean()
 
-        done = FedDF(lr=0.01, steps=130, check_every=25).aggregate(model, u, context_of(bench))
-        assert score(done.model) >= score(FedAvg().aggregate(model, u, context_of(bench)).model)
+        done = FedDF(lr=0.01, steps=130, check_every=25).aggregate(model, u, context_of(evaluator))
+        assert score(done.model) >= score(FedAvg().aggregate(model, u, context_of(evaluator)).model)
 
 
 def test_without_public_data_it_says_so(caplog):
     rng = np.random.default_rng(6)
     model, u = model_of(rng.normal(0, 1, 15)), updates_of(rng.normal(0, 1, (3, 15)))
     plain = FedAvg().aggregate(model, u, context_of()).model
-    labelled_only = LinearBench(5, 3, validation=(rng.normal(0, 1, (9, 5)), np.zeros(9, int)))
-    for source, bench in (("unlabelled", None), ("unlabelled", labelled_only), ("noise", make_bench(LinearBench))):
+    labelled_only = LinearEvaluator(5, 3, validation=(rng.normal(0, 1, (9, 5)), np.zeros(9, int)))
+    for source, evaluator in (
+        ("unlabelled", None),
+        ("unlabelled", labelled_only),
+        ("noise", make_bench(LinearEvaluator)),
+    ):
         caplog.clear()
         method = FedDF(source=source)
         with caplog.at_level(logging.WARNING):
-            done = method.aggregate(model, u, context_of(bench))
-            method.aggregate(model, u, context_of(bench))
+            done = method.aggregate(model, u, context_of(evaluator))
+            method.aggregate(model, u, context_of(evaluator))
         np.testing.assert_array_equal(done.model.params, plain.params)
         assert done.info["feddf_distilled"] == 0
         assert [r.message for r in caplog.records] == [
@@ -131,8 +138,8 @@ def test_without_public_data_it_says_so(caplog):
         FedDF(missing="raise").aggregate(model, u, context_of())
 
 
-class Strict(LinearBench):
-    """Refuses names it does not know, as the classification tasks' bench does."""
+class Strict(LinearEvaluator):
+    """Refuses names it does not know, as the classification tasks' evaluator does."""
 
     def size(self, split):
         if split not in self.splits:
@@ -141,16 +148,16 @@ class Strict(LinearBench):
 
 
 def test_a_bench_that_refuses_the_name_has_no_such_data():
-    bench = Strict(5, 3, unlabelled=(np.ones((4, 5)), None))
-    done = FedDF(source="noise").aggregate(model_of(np.zeros(15)), updates_of(np.ones((2, 15))), context_of(bench))
+    evaluator = Strict(5, 3, unlabelled=(np.ones((4, 5)), None))
+    done = FedDF(source="noise").aggregate(model_of(np.zeros(15)), updates_of(np.ones((2, 15))), context_of(evaluator))
     assert done.info["feddf_distilled"] == 0
 
 
 def test_noise_split_is_used_where_the_bench_has_one():
-    bench, rng = make_bench(MLPBench, validation=False), np.random.default_rng(7)
-    bench.splits = {"noise": (rng.normal(0, 1, (100, 5)), None)}
-    u = updates_of(rng.normal(0, 0.5, (3, bench.n_params)))
-    done = FedDF(source="noise", steps=5).aggregate(model_of(np.zeros(bench.n_params)), u, context_of(bench))
+    evaluator, rng = make_bench(MLPBench, validation=False), np.random.default_rng(7)
+    evaluator.splits = {"noise": (rng.normal(0, 1, (100, 5)), None)}
+    u = updates_of(rng.normal(0, 0.5, (3, evaluator.n_params)))
+    done = FedDF(source="noise", steps=5).aggregate(model_of(np.zeros(evaluator.n_params)), u, context_of(evaluator))
     assert done.info["feddf_distilled"] == 1
 
 
@@ -158,18 +165,18 @@ def test_drop_worst_leaves_out_models_near_chance():
     """3 classes: below 1.2 / 3 = 0.4. The planted rule is good; its negative answers the least likely class: ~0."""
     rng = np.random.default_rng(8)
     x, y, rule = planted(rng, 300, 5, 3)
-    bench = LinearBench(5, 3, validation=(x, y), unlabelled=(x, None))
+    evaluator = LinearEvaluator(5, 3, validation=(x, y), unlabelled=(x, None))
     delta = np.stack([rule.reshape(-1), -rule.reshape(-1), rule.reshape(-1)])
     model = model_of(np.zeros(15))
-    done = FedDF(drop_worst=True).aggregate(model, updates_of(delta), context_of(bench))
+    done = FedDF(drop_worst=True).aggregate(model, updates_of(delta), context_of(evaluator))
     assert done.accepted.tolist() == [True, False, True]
     assert done.info["feddf_dropped"] == 1
     np.testing.assert_allclose(done.model.params, rule.reshape(-1), rtol=1e-6)
-    all_bad = FedDF(drop_worst=True).aggregate(model, updates_of(delta[[1, 1]]), context_of(bench))
+    all_bad = FedDF(drop_worst=True).aggregate(model, updates_of(delta[[1, 1]]), context_of(evaluator))
     assert all_bad.accepted.all()
     with pytest.raises(BadParameter, match="validation split"):
         FedDF(drop_worst=True).aggregate(
-            model, updates_of(delta), context_of(make_bench(LinearBench, validation=False))
+            model, updates_of(delta), context_of(make_bench(LinearEvaluator, validation=False))
         )
 
 
@@ -200,9 +207,9 @@ def test_divergence_by_hand():
 
 
 def test_invariants():
-    bench = make_bench(MLPBench)
+    evaluator = make_bench(MLPBench)
     check_invariants(
-        lambda: FedDF(steps=20, check_every=5), bench, np.random.default_rng(9).normal(0, 0.5, bench.n_params)
+        lambda: FedDF(steps=20, check_every=5), evaluator, np.random.default_rng(9).normal(0, 0.5, evaluator.n_params)
     )
 
 

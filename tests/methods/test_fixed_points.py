@@ -5,10 +5,10 @@ import pytest
 from quadratic_clients import Clients, one_round, play
 
 from fedcohort.errors import BadParameter
+from fedcohort.methods._parts.local_solver import gradient_weight
 from fedcohort.methods.fedavg import FedAvg
 from fedcohort.methods.fednova import FedNova
 from fedcohort.methods.fedprox import FedProx
-from fedcohort.methods.local_solver import gradient_weight
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Plan, Updates
 

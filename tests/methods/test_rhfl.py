@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from linear_world import (
-    LinearBench,
+    LinearEvaluator,
     MLPBench,
     check_invariants,
     check_resume,
@@ -107,21 +107,21 @@ def test_global_model_is_the_confidence_weighted_mean():
 
 @pytest.mark.parametrize("confidence", ["stable", "code"])
 def test_copies_move_towards_the_others(confidence):
-    bench, rng = make_bench(), np.random.default_rng(1)
-    local = rng.normal(0, 1, (3, bench.n_params)).astype(np.float32)
+    evaluator, rng = make_bench(), np.random.default_rng(1)
+    local = rng.normal(0, 1, (3, evaluator.n_params)).astype(np.float32)
     method = RHFL(lr=0.02, batch_size=50, passes=6, confidence=confidence)
-    moved, named = method._teach(bench, "unlabelled", local, np.full(3, 0.5), np.random.default_rng(0))
+    moved, named = method._teach(evaluator, "unlabelled", local, np.full(3, 0.5), np.random.default_rng(0))
     assert 1 <= named <= 3
 
     def disagreement(params):
-        z = bench.logits(params.astype(np.float32), "unlabelled").astype(float)
+        z = evaluator.logits(params.astype(np.float32), "unlabelled").astype(float)
         p = np.exp(z) / np.exp(z).sum(axis=2, keepdims=True)
         return np.abs(p - p.mean(axis=0)).mean()
 
     assert disagreement(local + moved) < 0.6 * disagreement(local)
 
 
-class Recorder(LinearBench):
+class Recorder(LinearEvaluator):
     """Keeps the targets it is asked to follow."""
 
     def gradient(self, params, split, rows, target):
@@ -132,27 +132,27 @@ class Recorder(LinearBench):
 def test_targets_are_the_others_in_the_ratio_of_their_weights():
     """One batch for each of three clients: sum_{i != k} W_i p_i / sum_{i != k} W_i, itself left out."""
     x, _, _ = planted(np.random.default_rng(0), 40, 5, 3)
-    bench, rng = Recorder(5, 3, unlabelled=(x, None)), np.random.default_rng(1)
+    evaluator, rng = Recorder(5, 3, unlabelled=(x, None)), np.random.default_rng(1)
     local = rng.normal(0, 1, (3, 15)).astype(np.float32)
     w = np.array([0.5, 0.3, 0.2])
-    RHFL(batch_size=40)._teach(bench, "unlabelled", local, w, np.random.default_rng(0))
-    z = bench.logits(local, "unlabelled").astype(float)
+    RHFL(batch_size=40)._teach(evaluator, "unlabelled", local, w, np.random.default_rng(0))
+    z = evaluator.logits(local, "unlabelled").astype(float)
     p = np.exp(z) / np.exp(z).sum(axis=2, keepdims=True)
     expected = [(0.3 * p[1] + 0.2 * p[2]) / 0.5, (0.5 * p[0] + 0.2 * p[2]) / 0.7, (0.5 * p[0] + 0.3 * p[1]) / 0.8]
-    assert len(bench.asked) == 3
-    for (rows, target), whole in zip(bench.asked, expected, strict=True):
-        np.testing.assert_array_equal(rows, bench.asked[0][0])  # the same batch order for all
+    assert len(evaluator.asked) == 3
+    for (rows, target), whole in zip(evaluator.asked, expected, strict=True):
+        np.testing.assert_array_equal(rows, evaluator.asked[0][0])  # the same batch order for all
         np.testing.assert_allclose(target, whole[rows], rtol=1e-6)
 
 
 def test_the_global_model_averages_the_distilled_copies():
-    bench, rng = make_bench(), np.random.default_rng(6)
-    model, u = model_of(rng.normal(0, 1, bench.n_params)), updates_of(rng.normal(0, 1, (3, bench.n_params)))
-    plain = RHFL(source="none").aggregate(model, u, context_of(bench)).model.params
-    done = RHFL(lr=0.01).aggregate(model, u, context_of(bench))
+    evaluator, rng = make_bench(), np.random.default_rng(6)
+    model, u = model_of(rng.normal(0, 1, evaluator.n_params)), updates_of(rng.normal(0, 1, (3, evaluator.n_params)))
+    plain = RHFL(source="none").aggregate(model, u, context_of(evaluator)).model.params
+    done = RHFL(lr=0.01).aggregate(model, u, context_of(evaluator))
     weight = np.full(3, 0.5)
     local = (model.params + u.delta).astype(np.float32)
-    moved, _ = RHFL(lr=0.01)._teach(bench, "unlabelled", local, weight, context_of().rng)
+    moved, _ = RHFL(lr=0.01)._teach(evaluator, "unlabelled", local, weight, context_of().rng)
     assert np.abs(moved).max() > 1e-3
     np.testing.assert_allclose(done.model.params - plain, moved.mean(axis=0), atol=1e-6)
     assert done.info["rhfl_distilled"] == 1
@@ -160,16 +160,16 @@ def test_the_global_model_averages_the_distilled_copies():
 
 def test_weights_steer_the_distillation():
     """Client 2 listens to 0 and 1; with all the weight on 0 it ends nearer to 0 than with all on 1."""
-    bench, rng = make_bench(LinearBench), np.random.default_rng(2)
+    evaluator, rng = make_bench(LinearEvaluator), np.random.default_rng(2)
     local = rng.normal(0, 1, (3, 15)).astype(np.float32)
 
     def said(params):
-        z = bench.logits(params.astype(np.float32), "unlabelled").astype(float)
+        z = evaluator.logits(params.astype(np.float32), "unlabelled").astype(float)
         return np.exp(z) / np.exp(z).sum(axis=2, keepdims=True)
 
     def distance(weight):
         method = RHFL(lr=0.05, batch_size=50, passes=25)
-        moved, _ = method._teach(bench, "unlabelled", local, np.array(weight), np.random.default_rng(0))
+        moved, _ = method._teach(evaluator, "unlabelled", local, np.array(weight), np.random.default_rng(0))
         return np.abs(said(local + moved)[2] - said(local)[0]).mean()
 
     assert distance([1.0, 0.0, 0.0]) < 0.3 * distance([0.0, 1.0, 0.0])
@@ -177,14 +177,15 @@ def test_weights_steer_the_distillation():
 
 def test_native_mode_reports_personal_models_under_its_own_name():
     """Linear, no distillation: mean of the clients' accuracies, by hand; the global model is another number."""
-    bench, rng = make_bench(LinearBench), np.random.default_rng(3)
+    evaluator, rng = make_bench(LinearEvaluator), np.random.default_rng(3)
     model, delta = model_of(np.zeros(15)), rng.normal(0, 1, (4, 15)).astype(np.float32)
-    done = RHFL(mode="native", source="none").aggregate(model, updates_of(delta), context_of(bench))
+    done = RHFL(mode="native", source="none").aggregate(model, updates_of(delta), context_of(evaluator))
     single = [
-        (bench.logits(d[None], "validation")[0].argmax(axis=1) == bench.labels("validation")).mean() for d in delta
+        (evaluator.logits(d[None], "validation")[0].argmax(axis=1) == evaluator.labels("validation")).mean()
+        for d in delta
     ]
     assert done.info["rhfl_personal_accuracy"] == pytest.approx(np.mean(single))
-    plain = RHFL(source="none").aggregate(model, updates_of(delta), context_of(bench))
+    plain = RHFL(source="none").aggregate(model, updates_of(delta), context_of(evaluator))
     assert "rhfl_personal_accuracy" not in plain.info
     np.testing.assert_array_equal(plain.model.params, done.model.params)
     with pytest.raises(BadParameter, match="validation split"):
@@ -192,11 +193,13 @@ def test_native_mode_reports_personal_models_under_its_own_name():
 
 
 def test_invariants_and_resume():
-    bench = make_bench()
-    params = np.random.default_rng(4).normal(0, 0.5, bench.n_params)
+    evaluator = make_bench()
+    params = np.random.default_rng(4).normal(0, 0.5, evaluator.n_params)
     losses = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    check_invariants(RHFL, bench, params, extras={"train_loss": losses})
-    saved = check_resume(RHFL, bench, params, extras={"train_loss": np.random.default_rng(5).exponential(1, (3, 4))})
+    check_invariants(RHFL, evaluator, params, extras={"train_loss": losses})
+    saved = check_resume(
+        RHFL, evaluator, params, extras={"train_loss": np.random.default_rng(5).exponential(1, (3, 4))}
+    )
     assert saved["loss"].shape == (20,)
     assert np.isfinite(saved["loss"]).sum() == 4
 

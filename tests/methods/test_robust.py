@@ -1,4 +1,4 @@
-"""Robust methods: against naive re-implementations, and against liars."""
+"""Robust methods: against naive re-implementations, and against byzantine_fraction."""
 
 import itertools
 
@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import minimize
 
+from fedcohort.methods._parts.robust import by_columns
 from fedcohort.methods.base import Base
 from fedcohort.methods.fedavg import FedAvg
 from fedcohort.methods.geometric_median import GeometricMedian
 from fedcohort.methods.krum import Krum, MultiKrum, scores, tolerated
 from fedcohort.methods.median import Median
 from fedcohort.methods.norm_clip import NormClip
-from fedcohort.methods.robust import by_columns
 from fedcohort.methods.trimmed_mean import TrimmedMean
 from fedcohort.protocols import Aggregated, Aggregation
 from fedcohort.types import Model, Plan, Updates
@@ -218,7 +218,7 @@ def test_norm_clip_fixed_bound_and_no_zeroing():
     assert np.isclose(made.model.params[0], (1 - 2 + 2) / 3)
 
 
-# liars
+# byzantine_fraction
 
 
 def consensus(method: Base, attack: str, rounds: int = 40) -> float:
@@ -228,8 +228,8 @@ def consensus(method: Base, attack: str, rounds: int = 40) -> float:
     own = centre + 0.1 * rng.normal(size=(20, 8))
     model = Model(np.zeros(8, np.float32))
     for t in range(rounds):
-        honest, liars = rng.permutation(16)[:8], 16 + rng.permutation(4)[:2]
-        cohort = np.sort(np.r_[honest, liars])
+        honest, byzantine_fraction = rng.permutation(16)[:8], 16 + rng.permutation(4)[:2]
+        cohort = np.sort(np.r_[honest, byzantine_fraction])
         delta = 0.5 * (own[cohort] - model.params) + 0.02 * rng.normal(size=(10, 8))
         lying = cohort >= 16
         if attack == "flip":

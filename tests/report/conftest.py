@@ -9,7 +9,7 @@ import pytest
 
 from fedcohort import __version__
 from fedcohort.experiment.config import RunConfig
-from fedcohort.journal import Journal
+from fedcohort.storage.journal import Journal
 
 
 def write_run(
@@ -18,10 +18,10 @@ def write_run(
 ):  # fmt: skip
     """A run whose round t has accuracy[t] (None: not measured), cohort cohorts[t], score parts why[name][t]."""
     rounds = len(accuracy)
-    settings = {"world": "mixed-v1(clients=6)", "size": 2, "rounds": rounds, **(config or {})}
+    settings = {"world": "mixed-v1(clients=6)", "cohort_size": 2, "rounds": rounds, **(config or {})}
     folder.mkdir(parents=True)
     known = RunConfig(**settings)
-    journal = Journal.create(folder / "journal.db", {"config": known.plain(), "version": __version__})
+    journal = Journal.create(folder / "journal.db", {"config": known.to_dict(), "version": __version__})
     journal._db.execute("PRAGMA synchronous = OFF")  # made-up runs need not survive a power cut
     rows = []
     for t in range(rounds):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedcohort.experiment.paired import interval
-from fedcohort.report import bands
+from fedcohort.experiment.metrics.paired import interval
+from fedcohort.report.plots import bands
 
 A, B, C = np.array([0.1, 0.5, 0.6]), np.array([0.3, 0.4, 0.9]), np.array([0.2, 0.7, 0.3])
 

@@ -11,10 +11,10 @@ import subprocess
 
 import pytest
 
-from fedcohort.experiment.compare import compare
-from fedcohort.report.detail import reasons
-from fedcohort.report.make import Wanted, make_report
+from fedcohort.experiment.metrics.compare import compare
+from fedcohort.report.build import ReportOptions, make_report
 from fedcohort.report.page import safe_json
+from fedcohort.report.run_detail import reasons
 from fedcohort.report.views import cohort_map
 
 EVIL = "<script>alert(1)</script>"
@@ -23,7 +23,7 @@ IMAGE = "x\"'><img src=x onerror=alert(1)>&amp;</script>"
 
 def page_of(path, tmp_path, **wanted):
     out = tmp_path / "report.html"
-    make_report([path], out, Wanted(**wanted))
+    make_report([path], out, ReportOptions(**wanted))
     text = out.read_text()
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL).group(1)
     return text, json.loads(data)

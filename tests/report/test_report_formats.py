@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcohort.cli.main import main
-from fedcohort.report import latex
-from fedcohort.report import markdown as md
+from fedcohort.report.export import latex
+from fedcohort.report.export import markdown as md
 
 EVIL = "a|b_c*<script>$x$ %&#{}~^\\[1]"
 
@@ -151,7 +151,7 @@ def test_mistakes_are_one_sentence(few, tmp_path, args, words):
 
 def test_a_deployment_has_no_configuration_of_a_run(tmp_path):
     from fedcohort import __version__
-    from fedcohort.journal import Journal
+    from fedcohort.storage.journal import Journal
 
     (tmp_path / "state").mkdir()
     Journal.create(tmp_path / "state" / "journal.db", {"selector": "oort", "seed": 1, "version": __version__}).close()

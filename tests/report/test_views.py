@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcohort.errors import BadParameter, StoreError
-from fedcohort.journal import Journal
-from fedcohort.registry import make_task_spec, make_world_spec
+from fedcohort.registry.lookup import make_task_spec, make_world_spec
 from fedcohort.report import views
 from fedcohort.report.traits import order, traits_of
-from fedcohort.worlds.build import build_world
+from fedcohort.storage.journal import Journal
+from fedcohort.worlds.built_world import build_world
 
 CONFIG = {"world": "mixed-v1(clients=6)", "task": "digits-mlp", "seed": 0}
 

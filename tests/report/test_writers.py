@@ -12,9 +12,9 @@ import pytest
 from tests.cli.test_cli import fedcohort, mistake
 
 from fedcohort.experiment.run import read
-from fedcohort.report.writers import MLflow, TensorBoard
+from fedcohort.report.export.writers import MLflow, TensorBoard
 
-RUN = ["run", "--task", "digits-softmax", "--rounds", "4", "--size", "5", "--selector", "uniform"]
+RUN = ["run", "--task", "digits-softmax", "--rounds", "4", "--cohort-size", "5", "--selector", "uniform"]
 ROWS = [{"round": float(t), "clock": 2.0 * t, "accuracy": 0.1 * t, "method.a<b": 1e-9 * t} for t in range(5)]
 
 

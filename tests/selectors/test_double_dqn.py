@@ -7,10 +7,10 @@ import pytest
 
 from fedcohort.core.rng import generator
 from fedcohort.errors import BadParameter, StateMismatch
-from fedcohort.selectors import weight_state as ws
-from fedcohort.selectors.double_dqn import TARGET, AgentState, DoubleDQN
-from fedcohort.selectors.q_learner import Learner, LearnerState
-from fedcohort.selectors.weight_state import WeightState
+from fedcohort.selectors._parts import weight_embedding as ws
+from fedcohort.selectors._parts.double_dqn import TARGET, AgentState, DoubleDQN
+from fedcohort.selectors._parts.dqn_agent import Learner, LearnerState
+from fedcohort.selectors._parts.weight_embedding import WeightState
 from fedcohort.types import Outcome, RoundResult, Signals
 
 

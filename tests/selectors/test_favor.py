@@ -1,4 +1,4 @@
-"""FAVOR: contract in its other shapes (the default one is in tests/contract), reward, state, pre-training."""
+"""FAVOR: contract in its other shapes (the default one is in tests/testing), reward, state, pre-training."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from fedcohort.core.rng import generator
 from fedcohort.errors import BadParameter
-from fedcohort.selectors import weight_state as ws
+from fedcohort.selectors._parts import weight_embedding as ws
 from fedcohort.selectors.favor import Favor, pretrain
 from fedcohort.testing import SelectorContract
-from fedcohort.testing.planted import PlantedFederation
+from fedcohort.testing.synthetic_federation import SyntheticFederation
 
 
 class TestFlashRLVersionContract(SelectorContract):
@@ -42,7 +42,7 @@ def test_reward_by_hand():
 
 
 def test_all_members_share_the_reward_and_the_failed_teach_nothing():
-    fed, favor = PlantedFederation(20, failure=0.4), Favor(hidden=8, steps=1)
+    fed, favor = SyntheticFederation(20, failure=0.4), Favor(hidden=8, steps=1)
     (rnd, cohort), *_ = fed.play(favor, 1, 10)
     result = fed.result(rnd, cohort, favor.needs)
     np.testing.assert_array_equal(favor.state.act_client, result.clients[result.replied])
@@ -50,7 +50,7 @@ def test_all_members_share_the_reward_and_the_failed_teach_nothing():
 
 
 def test_the_flash_rl_version_stores_one_action():
-    fed, favor = PlantedFederation(20, failure=0.0), Favor(preset="flash-rl", hidden=8)
+    fed, favor = SyntheticFederation(20, failure=0.0), Favor(preset="flash-rl", hidden=8)
     for index, (_, cohort) in enumerate(fed.play(favor, 5, 6)):
         assert favor.state.act_client[index] in cohort.clients
     np.testing.assert_array_equal(favor.state.act_step, np.arange(5))
@@ -58,7 +58,7 @@ def test_the_flash_rl_version_stores_one_action():
 
 def test_blocks_of_clients_stand_behind_the_global_models():
     """The published code wrote client k's block over row k of (global, client 0, client 1, ...): one row too early."""
-    fed, favor = PlantedFederation(10, failure=0.0), Favor(hidden=8, components=3)
+    fed, favor = SyntheticFederation(10, failure=0.0), Favor(hidden=8, components=3)
     (rnd, cohort), *_ = fed.play(favor, 1, 4)
     s = favor.state
     x = favor.learner._joint(s, ws.standard(s, s.now)[None], favor.learner._now_common(s))[0].reshape(11, 4)
@@ -70,7 +70,7 @@ def test_blocks_of_clients_stand_behind_the_global_models():
 
 
 def test_online_draws_by_odds_and_pretrained_takes_the_best():
-    favor, fed = Favor(hidden=8), PlantedFederation(12, failure=0.0)
+    favor, fed = Favor(hidden=8), SyntheticFederation(12, failure=0.0)
     fed.play(favor, 6, 4)
     frozen = Favor(mode="pretrained", hidden=8)
     frozen.load_state_dict(favor.state_dict())
@@ -83,7 +83,7 @@ def test_online_draws_by_odds_and_pretrained_takes_the_best():
 
 
 def test_training_takes_one_client_a_round():
-    fed = PlantedFederation(12)
+    fed = SyntheticFederation(12)
     sizes = {cohort.clients.size for _, cohort in fed.play(Favor(mode="train", hidden=8), 10, 4)}
     assert sizes == {1}
 
@@ -92,13 +92,13 @@ def test_a_pretrained_agent_prefers_the_better_half_from_the_second_round_on():
     """Trained one client a round over episodes of the same federation, then deployed without learning."""
 
     def play(favor, episode):
-        PlantedFederation(12, seed=1, failure=0.0).play(favor, 50, 1, seed=episode)
+        SyntheticFederation(12, seed=1, failure=0.0).play(favor, 50, 1, seed=episode)
 
     options = {"hidden": 32, "target": 0.5, "explore": 0.5, "steps": 1}
     state = pretrain(play, 4, **options)
     favor = Favor(mode="pretrained", **options)
     favor.load_state_dict(state)
-    fed = PlantedFederation(12, seed=1, failure=0.0)
+    fed = SyntheticFederation(12, seed=1, failure=0.0)
     assert favor.probe(fed.round(0, 4, favor.needs), generator(0, "x")).size == 12, "a new federation: warm-up again"
     steps = fed.play(favor, 8, 4, seed=99)
     late = np.concatenate([cohort.clients for _, cohort in steps[1:]])
@@ -108,7 +108,7 @@ def test_a_pretrained_agent_prefers_the_better_half_from_the_second_round_on():
 
 def test_episodes_do_not_leak_into_each_other():
     """The last step of an episode is terminal, and its blocks are forgotten at the start of the next."""
-    fed, favor = PlantedFederation(8, failure=0.0), Favor(mode="train", hidden=8)
+    fed, favor = SyntheticFederation(8, failure=0.0), Favor(mode="train", hidden=8)
     fed.play(favor, 5, 1)
     favor.end_episode()
     assert favor.state.ends.tolist() == [4]

@@ -10,7 +10,7 @@ from fedcohort.core.stats import spearman
 from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.selectors.fedcor import RANK, FedCor, adam, correlated
 from fedcohort.testing import SelectorContract
-from fedcohort.testing.planted import PlantedFederation
+from fedcohort.testing.synthetic_federation import SyntheticFederation
 from fedcohort.types import Outcome, Probed, Round, RoundResult, Signals
 
 NEEDS = FedCor.needs
@@ -120,7 +120,7 @@ def test_the_schedule_and_its_bill():
     fedcor = FedCor(warm_up=3, interval=4, first=5, later=5)
     run = Losses()
     run.play(fedcor, 13)
-    assert [i for i in range(13) if fedcor.by_lot(i)] == [0, 1, 2, 3, 7, 11]
+    assert [i for i in range(13) if fedcor.draw_uniform(i)] == [0, 1, 2, 3, 7, 11]
     assert run.bill == [10, 10, 10, 10, 0, 0, 0, 10, 10, 0, 0, 10, 10]
     assert np.sort(fedcor.state.when[fedcor.state.when >= 0]).tolist() == [0, 1, 2, 7, 11]
     assert fedcor.state.fits == 3
@@ -142,7 +142,9 @@ def test_those_who_move_most_are_chosen():
     fedcor = FedCor(warm_up=15, first=300)
     run = Losses()
     run.play(fedcor, 30)
-    counts = np.bincount(np.concatenate([c for i, c in enumerate(run.cohorts) if not fedcor.by_lot(i)]), minlength=10)
+    counts = np.bincount(
+        np.concatenate([c for i, c in enumerate(run.cohorts) if not fedcor.draw_uniform(i)]), minlength=10
+    )
     assert counts[5:].sum() > 2 * counts[:5].sum()
 
 
@@ -187,6 +189,6 @@ def test_presets_and_bad_parameters():
 
 
 def test_the_defaults_run_beyond_the_warm_up():
-    federation = PlantedFederation(24)
+    federation = SyntheticFederation(24)
     steps = federation.play(FedCor(first=60), 30, 6)
     assert all(c.clients.size == 6 for _, c in steps)

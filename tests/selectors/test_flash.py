@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcohort.core import rng as luck
+from fedcohort.core.rng import generator
 from fedcohort.core.stats import spearman
 from fedcohort.errors import BadParameter, UnknownName
-from fedcohort.selectors import context
+from fedcohort.selectors._parts import flash_context as context
 from fedcohort.selectors.flash import Flash, gamma
-from fedcohort.testing import PlantedFederation
+from fedcohort.testing import SyntheticFederation
 from fedcohort.types import Outcome, Probed, Round, RoundResult, Signals
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -34,11 +34,11 @@ class World:
     def ask(self, size):
         n = self.robust.size
         rnd = Round(self.t, size, np.arange(n), n)
-        asked = self.selector.probe(rnd, luck.generator(0, "probe", self.t))
+        asked = self.selector.probe(rnd, generator(0, "probe", self.t))
         answers = {"probe_robust_loss": self.robust[asked], "probe_val_loss": self.val[asked]}
         self.probed = Probed(asked, Signals(answers, self.selector.needs))
         rnd = Round(self.t, size, np.arange(n), n, probed=self.probed)
-        return self.selector.select(rnd, luck.generator(0, "select", self.t))
+        return self.selector.select(rnd, generator(0, "select", self.t))
 
     def tell(self, clients, seconds, robust_after, outcome=None):
         reports = Signals({"robust_loss": self.robust[clients], "val_loss": self.val[clients]}, self.selector.needs)
@@ -94,7 +94,7 @@ def test_gamma_has_the_values_of_the_specification():
 
 def test_noise_free_linear_rewards_give_the_oracle():
     """v = 0, lambda = 1e-6, reward exactly theta' x: from round 1 on (V has full rank) the cohort is the oracle's."""
-    theta, rng = np.array([0.004, 0.002]), luck.generator(3, "linear")
+    theta, rng = np.array([0.004, 0.002]), generator(3, "linear")
     flash = Flash(preset="literal", context="loss,val", explore=0.0, ridge=1e-6, refresh="all")
     world = World(flash, rng.uniform(4, 6, 20), rng.uniform(2, 3, 20))
     first, first_val = world.robust.copy(), world.val.copy()
@@ -126,7 +126,7 @@ def test_noise_free_linear_rewards_give_the_oracle():
     ],
 )
 def test_every_variant_plays_and_keeps_v_positive_definite(options):
-    flash, fed = Flash(**options), PlantedFederation(20, seed=1, availability=0.8)
+    flash, fed = Flash(**options), SyntheticFederation(20, seed=1, availability=0.8)
     for index in range(15):
         steps = fed.play(flash, [index], 5)
         assert steps[0][1].clients.size == (2 if index == 0 and "initial" in options else 5)
@@ -271,9 +271,9 @@ def test_a_liar_does_not_move_the_honest():
 @pytest.mark.parametrize("k", [0, 1, 7, 500, 40_000])
 def test_best_in_chunks_equals_a_full_sort(k):
     """Scores with many ties: whoever is strictly better than the border is in, the rest is at the border."""
-    clients = np.sort(luck.generator(4, "clients").choice(60_000, 40_000, replace=False))
-    score = luck.generator(5, "score").integers(0, 300, 60_000).astype(np.float32)
-    chosen = context.best(clients, k, lambda rows: score[rows], luck.generator(6, "ties"))
+    clients = np.sort(generator(4, "clients").choice(60_000, 40_000, replace=False))
+    score = generator(5, "score").integers(0, 300, 60_000).astype(np.float32)
+    chosen = context.best(clients, k, lambda rows: score[rows], generator(6, "ties"))
     assert chosen.size == np.unique(chosen).size == k
     assert np.isin(chosen, clients).all()
     assert np.sort(score[chosen]).tolist() == np.sort(score[clients])[clients.size - k :].tolist()

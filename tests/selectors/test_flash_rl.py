@@ -1,4 +1,4 @@
-"""FLASH-RL: contract in its other shapes (the default is in tests/contract), rewards, and what went wrong before."""
+"""FLASH-RL: contract in its other shapes (the default is in tests/testing), rewards, and what went wrong before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedcohort.core.rng import generator
 from fedcohort.errors import BadParameter
 from fedcohort.selectors.flash_rl import FlashRL, divergence, places
 from fedcohort.testing import SelectorContract
-from fedcohort.testing.planted import PlantedFederation
+from fedcohort.testing.synthetic_federation import SyntheticFederation
 from fedcohort.types import Outcome, Round, RoundResult, Signals
 
 
@@ -164,13 +164,13 @@ def test_exploration_falls_on_a_line():
 
 def test_every_selected_client_is_remembered_and_learned_from():
     """A4: ten are selected, ten outputs have taken a step (the published code stopped at one of five)."""
-    fed, selector = PlantedFederation(20, failure=0.0), FlashRL(hidden=8, steps=1)
+    fed, selector = SyntheticFederation(20, failure=0.0), FlashRL(hidden=8, steps=1)
     (_, cohort), *_ = fed.play(selector, 1, 10)
     np.testing.assert_array_equal(np.flatnonzero(selector.state.turns), np.sort(cohort.clients))
 
 
 def test_the_warm_up_is_asked_for_once_and_samples_are_not_batches():
-    fed, selector = PlantedFederation(20), FlashRL()
+    fed, selector = SyntheticFederation(20), FlashRL()
     rnd = fed.round(0, 5, selector.needs)
     assert selector.probe(rnd, generator(0, "x")).size == 20
     fed.play(selector, 2, 5)
@@ -195,7 +195,7 @@ def test_bad_options_are_refused(options):
 @pytest.mark.parametrize("network", ["joint", "shared"])
 def test_cohorts_get_better_on_a_stationary_problem(network):
     """Forty clients; share of good ones in the last 20 of 90 rounds, against one half by lot."""
-    fed = PlantedFederation(40, seed=5)
+    fed = SyntheticFederation(40, seed=5)
     steps = fed.play(FlashRL(network=network, steps=2), 90, 8, 5)
     late = np.concatenate([cohort.clients for _, cohort in steps[-20:]])
     assert fed.good[late].mean() > 0.8
@@ -204,7 +204,7 @@ def test_cohorts_get_better_on_a_stationary_problem(network):
 def test_a_liar_moves_nobody_else():
     """One client sends its weights times 1000: who of the honest is chosen how often hardly changes."""
 
-    class Lying(PlantedFederation):
+    class Lying(SyntheticFederation):
         def _measured(self, names, index, clients):
             columns = super()._measured(names, index, clients)
             for name in {"weights", "probe_weights"} & set(columns):

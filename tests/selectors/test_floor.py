@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedcohort.errors import BadParameter
-from fedcohort.selectors.floor import Floor
-from fedcohort.session import Session
+from fedcohort.rounds.session import Session
+from fedcohort.selectors.wrappers.floor import Floor
 from fedcohort.types import Cohort, RoundResult
 
 
@@ -31,7 +31,7 @@ class Favourites:
 
 def play(every, population, size, rounds, available=None):
     """Who was asked in which round."""
-    session, asked = Session(Floor(inner=Favourites(), every=every), size=size, seed=1), []
+    session, asked = Session(Floor(inner=Favourites(), every=every), cohort_size=size, seed=1), []
     for index in range(rounds):
         there = np.arange(population) if available is None else available(index)
         cohort = np.sort(session.ask(there, population=population).clients)

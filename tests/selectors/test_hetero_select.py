@@ -11,9 +11,9 @@ import pytest
 from fedcohort import signals
 from fedcohort.core.stats import js_divergence, spearman
 from fedcohort.errors import BadParameter, MissingSignal
+from fedcohort.rounds.session import Session
 from fedcohort.selectors.hetero_select import PARTS, HeteroSelect, _divergence, _mean_shares
-from fedcohort.session import Session
-from fedcohort.testing import PlantedFederation, SelectorContract
+from fedcohort.testing import SelectorContract, SyntheticFederation
 from fedcohort.types import Outcome, Round, RoundResult, Signals
 
 
@@ -110,7 +110,7 @@ def test_multiplicative_by_hand():
 
 @pytest.mark.parametrize("diversity", ["cosine", "cosine-last", "js", "none"])
 def test_parts_stay_in_their_ranges(diversity):
-    s, fed = HeteroSelect(diversity=diversity), PlantedFederation(40, failure=0.3)
+    s, fed = HeteroSelect(diversity=diversity), SyntheticFederation(40, failure=0.3)
     for _, cohort in fed.play(s, 30, 12):
         for name in PARTS:
             top = 0.7 if name == "staleness" else 1.0
@@ -238,8 +238,8 @@ def test_only_js_asks_for_label_shares():
     level = {d: signals.privacy(HeteroSelect(diversity=d).needs) for d in ("cosine", "cosine-last", "js", "none")}
     assert level == {"cosine": 2, "cosine-last": 2, "js": 3, "none": 1}
     with pytest.raises(MissingSignal, match="label_histogram"):
-        Session(HeteroSelect(diversity="js"), size=2, seed=0)
-    Session(HeteroSelect(diversity="js"), size=2, seed=0, max_privacy="P3")
+        Session(HeteroSelect(diversity="js"), cohort_size=2, seed=0)
+    Session(HeteroSelect(diversity="js"), cohort_size=2, seed=0, max_privacy="P3")
 
 
 @pytest.mark.parametrize("variant", ["additive", "multiplicative"])
@@ -277,7 +277,7 @@ def test_prefers_high_losses_where_norms_do_not_object(variant):
     """The planted good clients have high losses; with small norms and no diversity part they are preferred."""
     shares = []
     for seed in range(2):
-        fed = PlantedFederation(24, seed=seed, flipped=frozenset({"delta_norm"}))
+        fed = SyntheticFederation(24, seed=seed, flipped=frozenset({"delta_norm"}))
         steps = fed.play(HeteroSelect(diversity="none", variant=variant, tau0=0.5), 45, 6, seed)
         shares.append(fed.good[np.concatenate([c.clients for _, c in steps[-15:]])].mean())
     assert np.mean(shares) > 0.62

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedcohort.core import rng as luck
+from fedcohort.core.rng import generator
 from fedcohort.core.stats import spearman
 from fedcohort.errors import BadParameter
 from fedcohort.selectors.linucb import FEATURES, LinUCB
@@ -40,20 +40,20 @@ def test_six_clients_by_hand():
     tell(lin, 0, [0, 1, 2, 3], [2, 2, 1, 1], [1, 1, 0.9, 0.9], [1, 1, 1, 1])
     assert pytest.approx(np.diag([1.0, 1, 1, 1, 5])) == lin.state.V
     assert lin.state.b == pytest.approx(np.zeros(5), abs=1e-6)
-    first = lin.select(Round(1, 4, np.arange(6), 6), luck.generator(0, "by-hand"))
+    first = lin.select(Round(1, 4, np.arange(6), 6), generator(0, "by-hand"))
     assert sorted(first.clients) == [0, 1, 2, 3]
     assert first.why["bonus"] == pytest.approx([0.5] * 4, abs=1e-6)
 
     tell(lin, 1, [0, 1, 2, 3], [2, 2, 1, 1], [1, 1, 0.9, 0.9], [1, 1, 1, 1])
     assert np.diag(lin.state.V) == pytest.approx([2, 1, 1, 1, 5], abs=1e-6)
-    everybody = lin.select(Round(2, 6, np.arange(6), 6), luck.generator(0, "by-hand"))
+    everybody = lin.select(Round(2, 6, np.arange(6), 6), generator(0, "by-hand"))
     score = dict(zip(everybody.clients.tolist(), everybody.why["score"].tolist(), strict=True))
     assert [score[i] for i in range(6)] == pytest.approx([0.8536, 0.8536, -0.1464, -0.1464, 0.4472, 0.4472], abs=1e-4)
-    assert sorted(lin.select(Round(2, 3, np.arange(6), 6), luck.generator(0, "x")).clients)[:2] == [0, 1]
+    assert sorted(lin.select(Round(2, 3, np.arange(6), 6), generator(0, "x")).clients)[:2] == [0, 1]
 
 
 def test_the_parts_of_the_score_add_up():
-    lin, rng = LinUCB(), luck.generator(1, "parts")
+    lin, rng = LinUCB(), generator(1, "parts")
     for t in range(6):
         clients = rng.choice(12, 5, replace=False)
         tell(lin, t, clients, rng.uniform(1, 2, 5), rng.uniform(0, 1, 5), rng.uniform(1, 9, 5), rng.integers(5, 50, 5))
@@ -68,16 +68,16 @@ def _run(seed, liar):
 
     The losses say something about u. The liar reports a thousand times its losses.
     """
-    rng = luck.generator(seed, "liar")
+    rng = generator(seed, "liar")
     n, lin = 30, LinUCB()
     useful, pace = rng.uniform(0.05, 0.5, n), rng.uniform(2, 6, n)
     loss, picks, shout = 1 + 4 * useful + rng.uniform(0, 0.2, n), np.zeros(n), np.ones(n)
     if liar:
         shout[0] = 1000.0
     for t in range(150):
-        chosen = lin.select(Round(t, 6, np.arange(n), n), luck.generator(seed, "select", t)).clients
+        chosen = lin.select(Round(t, 6, np.arange(n), n), generator(seed, "select", t)).clients
         picks[chosen] += 1
-        taken = useful[chosen] * luck.generator(seed, "luck", t).lognormal(0, 0.2, n)[chosen]
+        taken = useful[chosen] * generator(seed, "luck", t).lognormal(0, 0.2, n)[chosen]
         before = (shout * loss)[chosen]
         tell(lin, t, chosen, before, before * np.maximum(1 - taken, 0), pace[chosen])
     return picks, useful / pace

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedcohort.core import rng as luck
+from fedcohort.core.rng import generator
 from fedcohort.errors import BadParameter
-from fedcohort.selectors.neural_bandit import Network, NeuralBandit
-from fedcohort.testing import PlantedFederation, SelectorContract
+from fedcohort.selectors.neural_bandit import NeuralBandit, RewardNetwork
+from fedcohort.testing import SelectorContract, SyntheticFederation
 from fedcohort.types import Round
 
 
@@ -38,7 +38,7 @@ def numeric(net, w, x):
 
 
 def small():
-    net, rng = Network(3, 5), luck.generator(0, "net")
+    net, rng = RewardNetwork(3, 5), generator(0, "net")
     w = net.initial(rng) + (0.1 * rng.standard_normal(net.ends[-1])).astype(np.float32)
     return net, w, rng.standard_normal((4, 3)).astype(np.float32), rng
 
@@ -50,7 +50,7 @@ def test_six_weights_by_hand():
     df/dw1 = 1.5. Squares: 2.25 + 2.25 + 2.25 + .25 + 64 + 1 = 72; sigma = sqrt(72). At x = -1, h1 = 0 (dead), h2 = 0:
     only b3 counts, f = 4, sigma = 1. With nu = .3 the first scores 8 + .3 * 8.485 = 10.546, the second 4.3.
     """
-    net, w = Network(1, 1), np.array([2, 1, 3, -1, 0.5, 4], np.float32)
+    net, w = RewardNetwork(1, 1), np.array([2, 1, 3, -1, 0.5, 4], np.float32)
     mean, sure = net.predict(w, np.ones(6, np.float32), np.array([[1.0], [-1.0]], np.float32))
     assert mean == pytest.approx([8.0, 4.0])
     assert sure == pytest.approx([np.sqrt(72.0), 1.0])
@@ -81,7 +81,7 @@ def test_confidence_equals_the_sum_over_parameters():
 
 def test_the_network_learns_what_a_line_cannot():
     """y = |x|: after some rounds of Adam the error is far below the variance of y."""
-    bandit, rng = NeuralBandit(context="reward", steps=50), luck.generator(2, "abs")
+    bandit, rng = NeuralBandit(context="reward", steps=50), generator(2, "abs")
     s, pending = bandit.state, {}
     bandit.context = type("Planted", (), {"settle": lambda self, state, index, probed: pending["xy"]})()
     for t in range(20):
@@ -94,7 +94,7 @@ def test_the_network_learns_what_a_line_cannot():
 
 
 def test_memory_is_capped_and_confidence_only_grows():
-    bandit, fed = NeuralBandit(memory=12), PlantedFederation(20, seed=0)
+    bandit, fed = NeuralBandit(memory=12), SyntheticFederation(20, seed=0)
     before = bandit.state.Z.copy()
     for t in range(8):
         fed.play(bandit, [t], 5)
@@ -106,11 +106,11 @@ def test_memory_is_capped_and_confidence_only_grows():
 
 def test_thompson_noise_has_the_width_of_the_confidence():
     """Eq. 4: over many draws, the deviation of a client's score is nu sigma, and its mean is f."""
-    bandit, fed = NeuralBandit(mode="thompson", explore=0.5), PlantedFederation(4, seed=0)
+    bandit, fed = NeuralBandit(mode="thompson", explore=0.5), SyntheticFederation(4, seed=0)
     fed.play(bandit, 5, 4)
     rnd, draws = Round(5, 4, np.arange(4), 4), []
     for seed in range(800):
-        cohort = bandit.select(rnd, luck.generator(seed, "thompson"))
+        cohort = bandit.select(rnd, generator(seed, "thompson"))
         order = np.argsort(cohort.clients)
         draws.append(cohort.why["score"][order])
         mean = cohort.why["mean"][order]
@@ -121,7 +121,7 @@ def test_thompson_noise_has_the_width_of_the_confidence():
 
 
 def test_candidates_bound_the_work():
-    bandit, fed = NeuralBandit(candidates=6), PlantedFederation(40, seed=0)
+    bandit, fed = NeuralBandit(candidates=6), SyntheticFederation(40, seed=0)
     seen = {c for _, cohort in fed.play(bandit, 30, 5) for c in cohort.clients.tolist()}
     assert len(seen) > 30  # a fresh sample every round
     tight = NeuralBandit(candidates=1)

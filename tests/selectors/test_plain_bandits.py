@@ -9,8 +9,8 @@ import pytest
 
 from fedcohort.core.stats import spearman
 from fedcohort.errors import BadParameter
+from fedcohort.selectors._parts.bandit_reward import RewardState, reward
 from fedcohort.selectors.epsilon_greedy import EpsilonGreedy
-from fedcohort.selectors.reward import Paid, pay
 from fedcohort.selectors.ucb1 import UCB1
 from fedcohort.testing import SelectorContract
 from fedcohort.types import Outcome, Round, RoundResult, Signals
@@ -38,31 +38,31 @@ def told(index, clients, before, after, seconds=None, outcome=None):
     return RoundResult(index, clients, outcome, seconds, Signals(columns))
 
 
-def test_pay_by_hand():
+def test_reward_by_hand():
     """Shares of the loss taken: 1/2 3/4 0 (it rose), seconds 1 3 1: r = 1/2 1/4 0. Median c = 1/4.
 
     y = (1/2)/(3/4) = 2/3, 1/2, 0. The fourth never came: 0, and it counts. The fifth's loss is NaN: it does not count.
     Next round r = 1: c = 0.9 * 0.25 + 0.1 * 1 = 0.325 and y = 1 / 1.325.
     """
-    s = Paid()
-    y, counts = pay(
+    s = RewardState()
+    y, counts = reward(
         s,
         told(0, range(5), [2, 4, 1, np.nan, np.nan], [1, 1, 2, np.nan, 1], [1, 3, 1, 9, 1], [0, 0, 0, Outcome.LATE, 0]),
         "improvement",
     )
     np.testing.assert_allclose(y, [2 / 3, 1 / 2, 0, 0, 0])
     assert counts.tolist() == [True, True, True, True, False]
-    y, _ = pay(s, told(1, [0], [2], [0]), "improvement")
+    y, _ = reward(s, told(1, [0], [2], [0]), "improvement")
     assert s.usual == pytest.approx(0.325)
     assert y[0] == pytest.approx(1 / 1.325)
 
 
-def test_pay_is_bounded_and_ignores_units():
+def test_reward_is_bounded_and_ignores_units():
     """A utility a thousand times too high earns less than 1; minutes instead of seconds change nothing."""
     u = np.array([1.0, 2.0, 3000.0])
     fast = RoundResult(0, np.arange(3), np.zeros(3, np.int8), np.ones(3), Signals({"utility": u}))
     slow = RoundResult(0, np.arange(3), np.zeros(3, np.int8), np.full(3, 60.0), Signals({"utility": u}))
-    one, two = pay(Paid(), fast, "utility")[0], pay(Paid(), slow, "utility")[0]
+    one, two = reward(RewardState(), fast, "utility")[0], reward(RewardState(), slow, "utility")[0]
     np.testing.assert_allclose(one, [1 / 3, 1 / 2, 3000 / 3002])
     np.testing.assert_allclose(one, two)
 
@@ -88,7 +88,7 @@ def test_untried_stand_between_better_and_worse():
 def test_each_seat_goes_by_lot_with_probability_eps():
     """10 seats, eps = 0.3, 400 cohorts: 3 lots on average, binomial variance."""
     s = EpsilonGreedy(explore=0.3)
-    lots = [s.select(ask(10, 50), np.random.default_rng(i)).why["by_lot"].sum() for i in range(400)]
+    lots = [s.select(ask(10, 50), np.random.default_rng(i)).why["draw_uniform"].sum() for i in range(400)]
     assert abs(np.mean(lots) - 3) < 4.5 * math.sqrt(2.1 / 400)
     assert np.var(lots) == pytest.approx(2.1, rel=0.35)
 

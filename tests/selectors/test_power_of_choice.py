@@ -10,8 +10,8 @@ import pytest
 import fedcohort
 from fedcohort.core.stats import spearman
 from fedcohort.errors import BadParameter
+from fedcohort.rounds.session import Session
 from fedcohort.selectors.power_of_choice import PowerOfChoice
-from fedcohort.session import Session
 from fedcohort.testing import SelectorContract
 from fedcohort.types import Outcome, Probed, Round, RoundResult, Signals
 
@@ -77,7 +77,7 @@ def test_everybody_a_candidate_is_greedy(mode):
         asked.append(clients.size)
         return answer(clients, loss[clients], name)
 
-    session = Session(PowerOfChoice(mode=mode, d=8), size=3, seed=1)
+    session = Session(PowerOfChoice(mode=mode, d=8), cohort_size=3, seed=1)
     for index in range(3):
         cohort = session.ask(np.arange(8), profiles={"samples": np.arange(1, 9)}, probe=probe)
         assert set(cohort.clients) == {2, 4, 6}
@@ -217,7 +217,7 @@ def test_needs_follow_the_mode():
 
 def test_probes_are_paid_for():
     """Two rounds of five: ten candidates a round are probed, their model goes down and the clock runs."""
-    options = {"world": "mixed-v1", "task": "quadratic", "rounds": 2, "size": 5, "seed": 0}
+    options = {"world": "mixed-v1", "task": "quadratic", "rounds": 2, "cohort_size": 5, "seed": 0}
     paid = fedcohort.simulate("power-of-choice", **options).rows
     free = fedcohort.simulate("power-of-choice(mode='rpow-d')", **options).rows
     assert [row["probed"] for row in paid] == [10, 10]

@@ -35,7 +35,7 @@ def test_directives_by_hand():
     """Four clients, all tried: norms 4 3 2 1 with 100 samples, so G = 4 3 2 1 (eq. 1); durations 8 4 2 2.
 
     Ranks 0 1 2 3: drop = 0.1 + rank * 0.5 / 4 = 0.1, 0.225, 0.35, 0.475 (eq. 2).
-    Half of a duration is compute: C = 4 2 1 1, and T = C + (1 - drop) C = 7.6, 3.55, 1.65, 1.525, so D = 7.6.
+    Aggregator of a duration is compute: C = 4 2 1 1, and T = C + (1 - drop) C = 7.6, 3.55, 1.65, 1.525, so D = 7.6.
     With E = 1: floor((D - T) / C) = 0, floor(4.05 / 2) = 2, floor(5.95) = 5, floor(6.075) = 6;
     work = 1, 3, 6 and 7, of which at most 5 passes remain: 1 3 5 5 (eq. 3).
     """
@@ -69,8 +69,8 @@ def test_selection_is_oorts():
 
 
 def test_directives_reach_training_and_traffic():
-    plain = fc.simulate("pyramidfl(directives=False)", task="digits-softmax", rounds=8, size=6, seed=1)
-    full = fc.simulate("pyramidfl", task="digits-softmax", rounds=8, size=6, seed=1)
+    plain = fc.simulate("pyramidfl(directives=False)", task="digits-softmax", rounds=8, cohort_size=6, seed=1)
+    full = fc.simulate("pyramidfl", task="digits-softmax", rounds=8, cohort_size=6, seed=1)
     each = [(h.column("bytes_up") / np.maximum(h.column("ok"), 1)).mean() for h in (plain, full)]
     assert each[1] < 0.9 * each[0]
 

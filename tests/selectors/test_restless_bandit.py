@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from fedcohort.core import rng as luck
+from fedcohort.core.rng import generator
 from fedcohort.errors import BadParameter
 from fedcohort.selectors.restless_bandit import RestlessBandit, RestlessState, regimes, thetas
-from fedcohort.testing import PlantedFederation, SelectorContract
+from fedcohort.testing import SelectorContract, SyntheticFederation
 from fedcohort.types import Round
 
 
@@ -75,7 +75,7 @@ def test_six_clients_by_hand():
     bandit, s = _planted("hidden")
     s.V, s.b = np.ones((2, 1, 1)), np.array([[1.0], [-1.0]])
     s.belief, s.counts = np.array([0.2, 0.8]), np.array([[9.0, 1.0], [1.0, 9.0]])
-    cohort = bandit.select(Round(1, 2, np.arange(6), 6), luck.generator(0, "by-hand"))
+    cohort = bandit.select(Round(1, 2, np.arange(6), 6), generator(0, "by-hand"))
     assert sorted(cohort.clients) == [0, 1]
     assert np.sort(cohort.why["score"]) == pytest.approx([0.4293, 0.7513], abs=2e-4)
 
@@ -84,7 +84,7 @@ def test_discounted_score_by_hand():
     """d = 1, V = 4, W = 9, b = 2, beta = 1: x * .5 + |x| * sqrt(9) / 4 = .5 x + .75 |x|."""
     bandit, s = _planted("discounted")
     s.V, s.b = np.array([[[4.0]], [[9.0]]]), np.array([[2.0], [0.0]])
-    cohort = bandit.select(Round(1, 6, np.arange(6), 6), luck.generator(0, "by-hand"))
+    cohort = bandit.select(Round(1, 6, np.arange(6), 6), generator(0, "by-hand"))
     f = np.array([-5, -3, -1, 1, 3, 3])
     z = ((f - f.mean()) / f.std())[cohort.clients]
     assert cohort.why["score"] == pytest.approx(0.5 * z + 0.75 * np.abs(z), rel=1e-4)
@@ -92,19 +92,19 @@ def test_discounted_score_by_hand():
 
 def test_exploration_follows_the_logarithm():
     """After round t, the rounds explored are the smallest count not below D ln(1 + t), as far as one a round allows."""
-    bandit, fed = RestlessBandit(explore=2.0), PlantedFederation(20, seed=3)
+    bandit, fed = RestlessBandit(explore=2.0), SyntheticFederation(20, seed=3)
     for t in range(40):
         fed.play(bandit, [t], 4)
         assert bandit.state.explored <= 2.0 * math.log(1 + t) + 1
     assert bandit.state.explored >= 2.0 * math.log(40) - 1
-    still, fed = RestlessBandit(explore=0.0), PlantedFederation(20, seed=3)
+    still, fed = RestlessBandit(explore=0.0), SyntheticFederation(20, seed=3)
     fed.play(still, 10, 4)
     assert still.state.explored == 0
 
 
 def test_a_change_of_regime_is_noticed():
     """Rewards y = +x for 30 rounds, then y = -x: the belief moves, and the other model takes the new sign."""
-    bandit, rng = RestlessBandit(context="reward"), luck.generator(0, "switch")
+    bandit, rng = RestlessBandit(context="reward"), generator(0, "switch")
     s = bandit.state
     assert isinstance(s, RestlessState)
     pending = {}

@@ -1,6 +1,6 @@
 """Wrappers: the contract around Oort, what each one promises, and what passes through them.
 
-The contract around uniform, their default, is that of the catalogue (tests/contract).
+The contract around uniform, their default, is that of the catalogue (tests/testing).
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ import pytest
 
 from fedcohort.core.table import TableError
 from fedcohort.errors import BadParameter
-from fedcohort.registry import make_selector
+from fedcohort.registry.lookup import make_selector
 from fedcohort.selectors.oort import Oort
-from fedcohort.selectors.probability_cap import ProbabilityCap
 from fedcohort.selectors.pyramidfl import PyramidFL
-from fedcohort.selectors.quota import Quota
 from fedcohort.selectors.uniform import Uniform
-from fedcohort.selectors.wrappers import Blocklist, CoolDown, Explore, WarmUp, evenly_rounded
+from fedcohort.selectors.wrappers.blocklist import Blocklist
+from fedcohort.selectors.wrappers.cool_down import CoolDown
+from fedcohort.selectors.wrappers.explore import Explore, evenly_rounded
+from fedcohort.selectors.wrappers.probability_cap import ProbabilityCap
+from fedcohort.selectors.wrappers.quota import Quota
+from fedcohort.selectors.wrappers.warm_up import WarmUp
 from fedcohort.testing import SelectorContract
-from fedcohort.testing.planted import PlantedFederation
+from fedcohort.testing.synthetic_federation import SyntheticFederation
 from fedcohort.types import Cohort, Outcome, Probed, Round, RoundResult, Signals
 
 OPTIONS = {
@@ -170,7 +173,7 @@ def test_wrappers_nest_and_are_made_from_text():
     assert (selector.rounds, selector.inner.share, selector.inner.inner.explore) == (3, 0.25, 0.5)
     assert selector.needs == Oort().needs
     assert "inner.inner.utility" in selector.state_dict()
-    federation = PlantedFederation(24)
+    federation = SyntheticFederation(24)
     federation.play(selector, 10, 6)
     assert selector.inner.inner.state.times.sum() == 60
 
@@ -202,7 +205,7 @@ def test_added_clients_get_ordinary_directives():
 
 
 def test_directives_of_pyramidfl_pass_through_a_wrapper():
-    federation = PlantedFederation(24)
+    federation = SyntheticFederation(24)
     _, cohort = federation.play(CoolDown(inner=PyramidFL(), rounds=1), 6, 6)[-1]
     assert {"work", "drop"} <= set(cohort.directives)
 
@@ -278,7 +281,7 @@ def test_evenly_rounded_is_next_to_what_is_wanted(wanted):
 def test_nobody_is_asked_while_resting(inner, rest):
     outer = CoolDown(inner=inner(), rounds=rest)
     last = np.full(20, -100)
-    federation = PlantedFederation(20)
+    federation = SyntheticFederation(20)
     for index in range(30):
         rnd, cohort = federation.ask(outer, index, 6)
         assert (index - last[cohort.clients] > rest).all()
@@ -417,7 +420,7 @@ def test_liars_get_at_most_the_cap_and_honest_clients_the_rest():
     1.5 times their share of 20 % (and the burst of one request each)."""
 
     def liars_share(selector):
-        federation, counts = PlantedFederation(50, failure=0.0, contrast=0.0), np.zeros(50)
+        federation, counts = SyntheticFederation(50, failure=0.0, contrast=0.0), np.zeros(50)
         for index in range(200):
             rnd, cohort = federation.ask(selector, index, 5)
             result = federation.result(rnd, cohort, selector.needs)

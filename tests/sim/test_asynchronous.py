@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 import fedcohort as fc
-from fedcohort import registry
 from fedcohort.errors import BadParameter, ContractError
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.run import build, resume, run
 from fedcohort.experiment.verify import verify
 from fedcohort.methods.fedbuff import FedBuff
-from fedcohort.report.detail import reasons
+from fedcohort.registry import lookup as registry
+from fedcohort.report.run_detail import reasons
 from fedcohort.report.views import WAITING, client, cohort_map
+from fedcohort.rounds.session import Session
 from fedcohort.selectors.uniform import Uniform
-from fedcohort.session import Session
 from fedcohort.sim.asynchronous import Asynchronous
-from fedcohort.sim.loop import Settings
+from fedcohort.sim.simulation import RunSettings
 from fedcohort.types import Cohort, Outcome, RoundResult
 
 CONFIG = RunConfig(
-    selector="oort", method="fedbuff(size=3)", task="digits-softmax", rounds=12, size=8, seed=4, gather=3
+    selector="oort", method="fedbuff(size=3)", task="digits-softmax", rounds=12, cohort_size=8, seed=4, buffer_size=3
 )
 SECONDS = np.array([1.0, 2.0, 5.0, 4.0])  # of clients 0 to 3, whatever the step
 
@@ -74,7 +74,7 @@ class Timed:
 
 
 def timed(settings, *, lost=(), method=None):
-    base = build(RunConfig(task="digits-softmax", world="iid-v1(clients=4)", rounds=1, size=1))
+    base = build(RunConfig(task="digits-softmax", world="iid-v1(clients=4)", rounds=1, cohort_size=1))
     return Asynchronous(Lowest(), method or Watching(size=2), Timed(base.world, lost), base.task, settings)
 
 
@@ -86,7 +86,7 @@ def test_a_timeline_worked_out_by_hand():
     time 4: 0, 1 leave (version 2). 5: 0 and 2 are in, 2 is two versions old -> step 2, version 3.
     time 5: 0, 2 leave (version 3), 1 is out until 6. 6: 0 and 1 are in, 1 is one version old -> step 3.
     """
-    simulation = timed(Settings(rounds=4, size=3, gather=2))
+    simulation = timed(RunSettings(rounds=4, cohort_size=3, buffer_size=2))
     history = simulation.run()
     assert history.clock.tolist() == [2.0, 4.0, 5.0, 6.0]
     assert simulation.method.came == [{0: 0, 1: 0}, {0: 0, 1: 0}, {0: 0, 2: 2}, {0: 0, 1: 1}]
@@ -111,14 +111,14 @@ def test_old_updates_weigh_less():
             changes.append((updates.delta, done.model.params - model.params))
             return done
 
-    timed(Settings(rounds=3, size=3, gather=2), method=Keeping(size=2)).run()
+    timed(RunSettings(rounds=3, cohort_size=3, buffer_size=2), method=Keeping(size=2)).run()
     delta, change = changes[2]
     np.testing.assert_allclose(change, (delta[0] + delta[1] / np.sqrt(3)) / 2, atol=1e-7)
 
 
 def test_updates_are_made_from_the_model_that_was_sent():
     """Client 2 leaves with the first model and lands three steps later: its update is that of round 0."""
-    simulation = timed(Settings(rounds=3, size=3, gather=2))
+    simulation = timed(RunSettings(rounds=3, cohort_size=3, buffer_size=2))
     first = simulation.model
     alone = simulation.task.train(first, np.array([2]), simulation._prepared(0, Cohort(np.array([2])))[0])
     landed = []
@@ -128,12 +128,12 @@ def test_updates_are_made_from_the_model_that_was_sent():
             landed.append(updates)
             return super().aggregate(model, updates, context)
 
-    timed(Settings(rounds=3, size=3, gather=2), method=Keeping(size=2)).run()
+    timed(RunSettings(rounds=3, cohort_size=3, buffer_size=2), method=Keeping(size=2)).run()
     np.testing.assert_array_equal(landed[2].delta[1], alone.updates.delta[0])
 
 
 def test_who_drops_out_is_told_and_its_seat_is_given_away():
-    simulation = timed(Settings(rounds=4, size=3, gather=2), lost=[0])
+    simulation = timed(RunSettings(rounds=4, cohort_size=3, buffer_size=2), lost=[0])
     simulation.run()
     for result in simulation.session.selector.seen:
         assert (result.outcome[result.clients == 0] == Outcome.FAILED).all()
@@ -148,7 +148,7 @@ def test_a_seat_is_given_away_while_updates_wait():
     time 0: 0, 1 leave. 1: 0 is lost, and with one good update under way nothing can be gathered -> step 0.
     time 1: 0 leaves. 2: 0 is lost, 1 is in and waits -> step 1. time 2: 0, 2 leave; 7: 1 and 2 are gathered -> step 2.
     """
-    simulation = timed(Settings(rounds=3, size=2, gather=2), lost=[0])
+    simulation = timed(RunSettings(rounds=3, cohort_size=2, buffer_size=2), lost=[0])
     history = simulation.run()
     assert history.clock.tolist() == [1.0, 2.0, 7.0]
     assert [r.clients.tolist() for r in simulation.session.selector.seen] == [[0], [0], [0, 1, 2]]
@@ -157,7 +157,7 @@ def test_a_seat_is_given_away_while_updates_wait():
 
 
 def test_one_that_takes_longer_than_the_deadline_is_late():
-    simulation = timed(Settings(rounds=4, size=3, gather=2, deadline=4.5))
+    simulation = timed(RunSettings(rounds=4, cohort_size=3, buffer_size=2, deadline=4.5))
     simulation.run()
     result = simulation.session.selector.seen[2]
     at = result.clients == 2
@@ -166,7 +166,7 @@ def test_one_that_takes_longer_than_the_deadline_is_late():
 
 
 def test_if_all_fail_time_goes_on():
-    simulation = timed(Settings(rounds=3, size=3, gather=2), lost=[0, 1, 2, 3])
+    simulation = timed(RunSettings(rounds=3, cohort_size=3, buffer_size=2), lost=[0, 1, 2, 3])
     before = simulation.model.params.copy()
     history = simulation.run()
     assert (np.diff(history.clock) > 0).all()
@@ -174,16 +174,16 @@ def test_if_all_fail_time_goes_on():
 
 
 def test_everybody_out_at_once_is_a_round():
-    """gather = size with equal speeds: the cohorts and the model of a synchronous run."""
+    """buffer_size = size with equal speeds: the cohorts and the model of a synchronous run."""
     keys = {
-        **CONFIG.model_dump(),
+        **CONFIG.to_dict(),
         "method": "fedavg",
         "selector": "uniform",
         "world": "iid-v1(clients=20)",
         "rounds": 5,
     }
-    rounds = build(RunConfig(**{**keys, "gather": 0}))
-    steps = build(RunConfig(**{**keys, "gather": 8}))
+    rounds = build(RunConfig(**{**keys, "buffer_size": 0}))
+    steps = build(RunConfig(**{**keys, "buffer_size": 8}))
     before, after = rounds.run(), steps.run()
     for a, b in zip(before.cohorts, after.cohorts, strict=True):
         np.testing.assert_array_equal(np.sort(a), np.sort(b))
@@ -193,7 +193,7 @@ def test_everybody_out_at_once_is_a_round():
 
 @pytest.mark.parametrize("selector", registry.names("selector"))
 def test_every_selector_runs_and_every_client_is_told_once(selector):
-    simulation = build(RunConfig(**{**CONFIG.model_dump(), "selector": selector, "max_privacy": "P3", "rounds": 8}))
+    simulation = build(RunConfig(**{**CONFIG.to_dict(), "selector": selector, "max_privacy": "P3", "rounds": 8}))
     asked, told = [], []
     ask, tell = simulation.session.ask, simulation.session.tell
 
@@ -221,11 +221,11 @@ def test_every_selector_runs_and_every_client_is_told_once(selector):
 
 @pytest.mark.parametrize("method", registry.names("method"))
 def test_every_method_runs_or_is_refused_by_name(method):
-    config = RunConfig(**{**CONFIG.model_dump(), "method": method, "selector": "uniform", "rounds": 4})
+    config = RunConfig(**{**CONFIG.to_dict(), "method": method, "selector": "uniform", "rounds": 4})
     if method == "scaffold":
-        with pytest.raises(BadParameter, match=r"method scaffold with gather.*option='I'"):
+        with pytest.raises(BadParameter, match=r"method scaffold with buffer_size.*option='I'"):
             build(config)
-        config = RunConfig(**{**config.model_dump(), "method": "scaffold(option='I')"})
+        config = RunConfig(**{**config.to_dict(), "method": "scaffold(option='I')"})
     simulation = build(config)
     simulation.run()
     assert np.isfinite(simulation.model.params).all()
@@ -233,7 +233,7 @@ def test_every_method_runs_or_is_refused_by_name(method):
 
 @pytest.mark.parametrize("selector", ["oort", "hetero-select", "uniform"])
 def test_a_stopped_run_goes_on_to_the_same_bytes_and_verifies(tmp_path, selector):
-    config = RunConfig(**{**CONFIG.model_dump(), "selector": selector, "world": "mixed-v1"})
+    config = RunConfig(**{**CONFIG.to_dict(), "selector": selector, "world": "mixed-v1"})
     whole = run(config, tmp_path / "whole").history
 
     class Stop(Exception):
@@ -270,7 +270,7 @@ def test_pictures_show_an_outcome_where_its_client_was_asked(tmp_path):
 
 
 def test_a_session_refuses_rows_of_strangers_and_rows_told_twice():
-    session = Session(Lowest(), size=2, seed=0, asynchronous=True)
+    session = Session(Lowest(), cohort_size=2, seed=0, asynchronous=True)
     assert session.ask(np.arange(4)).clients.tolist() == [0, 1]
 
     def tell(*clients):
@@ -288,25 +288,19 @@ def test_a_session_refuses_rows_of_strangers_and_rows_told_twice():
     tell(0, 1, 2, 3)
 
 
-@pytest.mark.parametrize("key", ["over_select", "quorum", "back_off"])
+@pytest.mark.parametrize("key", ["over_select", "min_replies", "back_off"])
 def test_what_has_no_meaning_without_rounds_is_refused(key):
-    with pytest.raises(BadParameter, match=f"{key} = .* with gather"):
-        build(RunConfig(**{**CONFIG.model_dump(), key: 2}))
+    with pytest.raises(BadParameter, match=f"{key} = .* with buffer_size"):
+        build(RunConfig(**{**CONFIG.to_dict(), key: 2}))
 
 
 def test_gather_is_between_nothing_and_all():
-    with pytest.raises(BadParameter, match="gather = 9"):
-        build(RunConfig(**{**CONFIG.model_dump(), "gather": 9}))
-
-
-def test_runs_stored_before_keep_their_address():
-    """A key that does nothing is not part of a run's content address."""
-    rounds = RunConfig(**{**CONFIG.model_dump(), "gather": 0})
-    assert "gather" not in rounds.plain()
-    assert CONFIG.plain()["gather"] == 3
-    assert rounds.digest() != CONFIG.digest()
+    with pytest.raises(BadParameter, match="buffer_size = 9"):
+        build(RunConfig(**{**CONFIG.to_dict(), "buffer_size": 9}))
 
 
 def test_one_line_is_enough():
-    history = fc.simulate("uniform", method="fedbuff(size=2)", task="digits-softmax", rounds=3, size=6, gather=2)
+    history = fc.simulate(
+        "uniform", method="fedbuff(size=2)", task="digits-softmax", rounds=3, cohort_size=6, buffer_size=2
+    )
     assert history.column("version").tolist() == [1, 2, 3]

@@ -15,10 +15,10 @@ import pytest
 from fedcohort.errors import RunExists, RunLocked, StoreError, VersionMismatch
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.run import read, resume, run
-from fedcohort.journal import Journal
-from fedcohort.sim.loop import Simulation
+from fedcohort.sim.simulation import Simulation
+from fedcohort.storage.journal import Journal
 
-CONFIG = RunConfig(selector="oort", task="digits-softmax", rounds=12, size=6, seed=4)
+CONFIG = RunConfig(selector="oort", task="digits-softmax", rounds=12, cohort_size=6, seed=4)
 
 
 def fingerprint(folder):
@@ -32,7 +32,7 @@ def fingerprint(folder):
 def test_kill_minus_nine_and_resume(tmp_path):
     run(CONFIG, tmp_path / "whole")
     folder = tmp_path / "killed"
-    keys = ["--selector", "oort", "--task", "digits-softmax", "--rounds", "12", "--size", "6", "--seed", "4"]
+    keys = ["--selector", "oort", "--task", "digits-softmax", "--rounds", "12", "--cohort-size", "6", "--seed", "4"]
     command = [sys.executable, "-m", "fedcohort.cli.main", "run", *keys, "--out", str(folder)]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     limit = time.monotonic() + 120
@@ -68,8 +68,8 @@ def test_a_crash_at_any_stage_is_made_good(tmp_path, monkeypatch, stage):
 
         monkeypatch.setattr(owner, name, wrapped)
 
-    from fedcohort.session import Session
-    from fedcohort.snapshots import Snapshots
+    from fedcohort.rounds.session import Session
+    from fedcohort.storage.snapshots import Snapshots
 
     if stage == "ask":
         crash_on("ask", Session, lambda s: s.index == 5)
@@ -121,7 +121,7 @@ def test_folders_are_guarded(tmp_path, monkeypatch):
 
 def test_a_mistake_leaves_no_folder_behind(tmp_path):
     with pytest.raises(Exception, match="size = 999"):
-        run(RunConfig(**{**CONFIG.model_dump(), "size": 999}), tmp_path / "r")
+        run(RunConfig(**{**CONFIG.to_dict(), "cohort_size": 999}), tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from fedcohort.engines import losses as objectives
+from fedcohort.engines.networks import Network
 from fedcohort.errors import BadParameter, ConfigError, UnknownName
-from fedcohort.registry import make_task_spec
-from fedcohort.tasks import catalogue, objectives
-from fedcohort.tasks.models import Network
+from fedcohort.registry.lookup import make_task_spec
+from fedcohort.tasks import catalogue
 
 DESIGN = (
     "digits-mlp digits-cnn mnist-cnn cifar10-cnn cifar10-vgg11 cifar10-resnet18 "

@@ -37,7 +37,7 @@ class TestNumpySoftmax(Worldly):
 class TestReferenceCnn(Worldly):
     def make(self):
         pytest.importorskip("torch")
-        return digits(self.make_world, "digits-cnn", "reference")
+        return digits(self.make_world, "digits-cnn", "torch_reference")
 
 
 class TestQuadraticArrays(TaskContract):

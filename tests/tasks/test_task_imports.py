@@ -50,7 +50,7 @@ def test_what_needs_torch_says_so():
     code = """
 from fedcohort.errors import MissingExtra
 from fedcohort.tasks import catalogue
-from fedcohort.tasks.engine.reference import ReferenceEngine
+from fedcohort.engines.torch_reference import ReferenceEngine
 for attempt in (catalogue.get("cifar10-vgg11").model, lambda: ReferenceEngine(None, None)):
     try:
         attempt()

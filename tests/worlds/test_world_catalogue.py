@@ -11,12 +11,12 @@ import pytest
 
 from fedcohort.core.stats import spearman
 from fedcohort.errors import BadParameter, DataError, UnknownName
-from fedcohort.registry import make_world_spec, names
+from fedcohort.registry.lookup import make_world_spec, names
 from fedcohort.testing import WorldContract
 from fedcohort.worlds import catalogue
-from fedcohort.worlds.build import build_world
+from fedcohort.worlds.built_world import build_world
 from fedcohort.worlds.label_noise import BetaNoise, GivenNoise, NoNoise
-from fedcohort.worlds.spec import WorldSpec
+from fedcohort.worlds.world_spec import WorldSpec
 
 DESIGN = [
     "iid-v1",
@@ -70,7 +70,7 @@ PINNED = {
 MAKE = """
 import json, numpy as np
 from fedcohort.worlds import catalogue
-from fedcohort.worlds.build import build_world
+from fedcohort.worlds.built_world import build_world
 i = np.arange(2000)
 made = {n: build_world(catalogue.get(n), i * 7 % 10, seed=1, owners=i % 25, activities=i // 25 % 13).digest
         for n in catalogue.names()}
@@ -257,13 +257,13 @@ class OtherMachine:
 
 @pytest.mark.parametrize("name", catalogue.names())
 def test_the_last_bits_of_the_maths_library_do_not_matter(name, monkeypatch):
-    from fedcohort.worlds import latency, luck, partition
+    from fedcohort.worlds import keyed_draws, latency, partition
 
-    for module in (luck, partition, latency):
+    for module in (keyed_draws, partition, latency):
         monkeypatch.setattr(module, "np", OtherMachine())
-    shaken = luck.log_gamma(0, "test", 0, np.arange(100), 0.5)
+    shaken = keyed_draws.log_gamma(0, "test", 0, np.arange(100), 0.5)
     monkeypatch.undo()
-    assert not np.array_equal(shaken, luck.log_gamma(0, "test", 0, np.arange(100), 0.5))  # the shaking works
-    for module in (luck, partition, latency):
+    assert not np.array_equal(shaken, keyed_draws.log_gamma(0, "test", 0, np.arange(100), 0.5))  # the shaking works
+    for module in (keyed_draws, partition, latency):
         monkeypatch.setattr(module, "np", OtherMachine())
     assert build(name).digest == PINNED[name]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fedcohort.worlds import catalogue
-from fedcohort.worlds.build import build_world
+from fedcohort.worlds.built_world import build_world
 
 MAKE = """
 import json, resource, numpy as np
 from fedcohort.worlds import catalogue
-from fedcohort.worlds.build import build_world
+from fedcohort.worlds.built_world import build_world
 labels = np.arange(2_000_000) % 10
 spec = catalogue.get("mixed-v1", clients=1_000_000)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -7,11 +7,11 @@ import pytest
 
 from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.types import Updates, Work
-from fedcohort.worlds.build import build_world
+from fedcohort.worlds.built_world import build_world
 from fedcohort.worlds.faults import LIES, Faults
 from fedcohort.worlds.label_noise import BetaNoise, GivenNoise, NoNoise
 from fedcohort.worlds.partition import Iid
-from fedcohort.worlds.spec import Validation, WorldSpec
+from fedcohort.worlds.world_spec import Validation, WorldSpec
 
 LABELS = np.arange(10_000) % 10
 

@@ -8,14 +8,14 @@ from scipy import stats
 
 from fedcohort.errors import BadParameter
 from fedcohort.types import Work
-from fedcohort.worlds import catalogue, luck
+from fedcohort.worlds import catalogue, keyed_draws
 from fedcohort.worlds.allocate import Pool, largest_remainder
-from fedcohort.worlds.build import build_world
+from fedcohort.worlds.built_world import build_world
 from fedcohort.worlds.dirichlet import ClassDirichlet, ClientDirichlet, LayeredDirichlet
 from fedcohort.worlds.label_noise import BetaNoise
 from fedcohort.worlds.latency import ShiftedExponential
-from fedcohort.worlds.partition import Dominance, FewClass, Flash, Iid
-from fedcohort.worlds.spec import Validation, WorldSpec
+from fedcohort.worlds.partition import Dominance, FewClass, FlashPartition, Iid
+from fedcohort.worlds.world_spec import Validation, WorldSpec
 
 LEVEL = np.arange(50_000) % 10  # as CIFAR-10: ten classes of 5,000
 NO_SPLIT = Validation(held_out=0.0)
@@ -92,7 +92,7 @@ def test_hsu_by_largest_remainder_has_the_variance_of_the_mix_alone():
 @pytest.mark.parametrize("a", [0.01, 0.065, 0.1])
 def test_share_of_dominated_clients_is_ten_beta_tails(a):
     """P(max > 0.8) = K P(Beta(a, 9 a) > 0.8), because two classes cannot both exceed one half."""
-    q = luck.dirichlet_rows(5, "test", np.arange(20_000), np.full(10, a))
+    q = keyed_draws.dirichlet_rows(5, "test", np.arange(20_000), np.full(10, a))
     assert np.allclose(q.sum(axis=1), 1.0)
     expected = 10 * stats.beta(a, 9 * a).sf(0.8)
     assert abs((q.max(axis=1) > 0.8).mean() - expected) < 4 * math.sqrt(expected * (1 - expected) / 20_000)
@@ -100,14 +100,14 @@ def test_share_of_dominated_clients_is_ten_beta_tails(a):
 
 @pytest.mark.parametrize("shape", [0.05, 0.7, 1.0, 4.0, 250.0])
 def test_keyed_gamma_follows_the_gamma_law(shape):
-    x = np.exp(luck.log_gamma(9, "test", 0, np.arange(20_000), shape))
+    x = np.exp(keyed_draws.log_gamma(9, "test", 0, np.arange(20_000), shape))
     assert stats.kstest(x, stats.gamma(shape).cdf).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("alpha", [1e-300, 1e-100, 1e-12, 1e-3, 1e6, 1e300])
 def test_extreme_alpha_still_gives_distributions(alpha):
     with np.errstate(all="raise", under="ignore"):
-        q = luck.dirichlet_rows(0, "test", np.arange(200), np.full(10, alpha))
+        q = keyed_draws.dirichlet_rows(0, "test", np.arange(200), np.full(10, alpha))
     assert np.isfinite(q).all()
     assert np.allclose(q.sum(axis=1), 1.0)
     if alpha < 1e-11:  # one class each, and every class somewhere
@@ -156,7 +156,7 @@ def test_dominance_keeps_the_global_mix_level():
 
 def test_flash_clients_are_exactly_80_20():
     """20 clients of 1,000, 30 %: six clients 800 / 22 or 23, fourteen 100 each; no class dominates twice."""
-    counts = counts_of(own(Flash(share=0.3, samples=1000), 20), LEVEL)
+    counts = counts_of(own(FlashPartition(share=0.3, samples=1000), 20), LEVEL)
     skewed = counts.max(axis=1) > 500
     assert skewed.sum() == 6
     assert (counts[skewed].max(axis=1) == 800).all()
@@ -171,9 +171,9 @@ def test_flash_clients_are_exactly_80_20():
 def test_flash_with_all_data_is_impossible_strictly_and_scales():
     """A class that dominates two of 15 skewed clients needs 2 x 800 + 13 x 22.2 + 35 x 100 = 5,389 of 5,000."""
     with pytest.raises(BadParameter, match=r"allocation='strict'.*the pool holds 5000.*scale"):
-        own(Flash(share=0.3), 50)
-    counts = counts_of(own(Flash(share=0.3), 50, policy="scale"), LEVEL)
-    factor = 5000 / counts_of(own(Flash(share=0.3), 50, policy="recycle"), LEVEL).sum(axis=0).max()
+        own(FlashPartition(share=0.3), 50)
+    counts = counts_of(own(FlashPartition(share=0.3), 50, policy="scale"), LEVEL)
+    factor = 5000 / counts_of(own(FlashPartition(share=0.3), 50, policy="recycle"), LEVEL).sum(axis=0).max()
     assert math.isclose(factor, 5000 / 5389, rel_tol=2e-3)
     skewed = counts.max(axis=1) > 500
     assert skewed.sum() == 15

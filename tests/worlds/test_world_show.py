@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedcohort.cli.world import app
+from fedcohort.cli.world_command import app
 from fedcohort.errors import BadParameter, DataError
-from fedcohort.report.world_picture import draw_world
+from fedcohort.report.plots.world_picture import draw_world
 from fedcohort.worlds import catalogue
-from fedcohort.worlds.build import build_world
+from fedcohort.worlds.built_world import build_world
 from fedcohort.worlds.describe import describe
-from fedcohort.worlds.spec import WorldSpec
+from fedcohort.worlds.world_spec import WorldSpec
 
 LABELS = np.arange(1000) % 10
 

@@ -10,11 +10,11 @@ from fedcohort.errors import BadParameter, DataError
 from fedcohort.types import Work
 from fedcohort.worlds import devices
 from fedcohort.worlds.availability import Always, Bernoulli, FromTrace, Markov
-from fedcohort.worlds.build import build_world
-from fedcohort.worlds.latency import LATENCIES, FlashRL, Lognormal, Pareto, Physical, ShiftedExponential
+from fedcohort.worlds.built_world import build_world
+from fedcohort.worlds.latency import LATENCIES, FlashRLLatency, Lognormal, Pareto, Physical, ShiftedExponential
 from fedcohort.worlds.partition import Iid
-from fedcohort.worlds.spec import WorldSpec
 from fedcohort.worlds.trace import load_trace
+from fedcohort.worlds.world_spec import WorldSpec
 
 LABELS = np.arange(2000) % 10
 
@@ -103,7 +103,7 @@ def test_flash_rl_catalogue_and_formula_by_hand():
     device, link = devices.assign(100, 3)
     assert np.bincount(link).tolist() == [24, 26, 24, 26]
     assert np.bincount(device).tolist() == [8] * 12 + [4]
-    law = FlashRL()
+    law = FlashRLLatency()
     fixed = {"device": np.array([5], np.uint8), "link": np.array([0], np.uint8)}  # Pi 3 with 2 cores, 6 Mbit/s
     work = Work(np.array([500]), np.array([1.0]), np.array([0.0]), np.array([0.0]), 108_098)
     got = law.time(np.array([0]), work, fixed, np.array([350.0]), np.array([6.0]))
@@ -249,7 +249,7 @@ def test_missing_and_damaged_traces_name_the_file(tmp_path):
         (lambda: Lognormal(factors=(1.0, 2.0), shares=(0.5, 0.6)), "must add up to 1"),
         (lambda: Lognormal(factors=(0.0,)), "factors=0"),
         (lambda: Physical(efficiency=0.0), "efficiency=0"),
-        (lambda: FlashRL(batch=0), "batch=0"),
+        (lambda: FlashRLLatency(batch=0), "batch=0"),
     ],
 )
 def test_impossible_times_name_themselves(make, words):

@@ -21,7 +21,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 def main(grid: Grid, context: Context) -> None:
     """Run the federation."""
     strategy = FedAvg(fraction_evaluate=0.5)
-    strategy = CohortStrategy(strategy, selector="oort", size=3, deadline=120.0)  # +
+    strategy = CohortStrategy(strategy, selector="oort", cohort_size=3, deadline=120.0)  # +
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),

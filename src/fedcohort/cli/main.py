@@ -9,22 +9,20 @@ import typer
 from rich.console import Console
 
 from fedcohort import __version__
-from fedcohort.cli import (
-    catalogue,
-    compare,
-    dashboard,
-    data,
-    demo,
-    export,
-    flower,
-    journal,
-    report,
-    reproduce,
-    runs,
-    skew,
-    sweep,
-    world,
-)
+from fedcohort.cli import compare_command as compare
+from fedcohort.cli import dashboard_command as dashboard
+from fedcohort.cli import data_command as data
+from fedcohort.cli import demo_command as demo
+from fedcohort.cli import export_command as export
+from fedcohort.cli import flower_command as flower
+from fedcohort.cli import journal_command as journal
+from fedcohort.cli import list_command as catalogue
+from fedcohort.cli import report_command as report
+from fedcohort.cli import reproduce_command as reproduce
+from fedcohort.cli import run_command as runs
+from fedcohort.cli import skew_command as skew
+from fedcohort.cli import sweep_command as sweep
+from fedcohort.cli import world_command as world
 from fedcohort.cli.progress import plain
 from fedcohort.errors import FedcohortError
 
@@ -75,7 +73,7 @@ app.add_typer(world.app, name="world", help="Worlds: list them, see one.")
 
 
 def main() -> None:
-    """Entry point of the `fedcohort` command."""
+    """CatalogueEntry point of the `fedcohort` command."""
     try:
         code = app(prog_name="fedcohort", standalone_mode=False)
     except FedcohortError as error:

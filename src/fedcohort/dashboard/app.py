@@ -18,7 +18,7 @@ from fedcohort.dashboard.guard import Guard
 from fedcohort.dashboard.live import Live
 from fedcohort.dashboard.track import Plain, Track, as_json, real, text
 from fedcohort.errors import FedcohortError
-from fedcohort.registry import names, parse
+from fedcohort.registry.lookup import names, parse
 from fedcohort.report import views
 from fedcohort.report.traits import Traits, order, traits_of
 from fedcohort.types import Index

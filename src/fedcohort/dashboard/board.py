@@ -30,7 +30,7 @@ _PASSED_OVER = ("sweeps", "snapshots")
 
 
 @dataclass
-class Entry:
+class BoardEntry:
     """One folder of the list."""
 
     id: str
@@ -50,7 +50,7 @@ class Board:
             if not root.is_dir():
                 raise StoreError(f"{root}", "there is no such folder", "name a run folder or a folder of runs")
         self.roots = list(dict.fromkeys(root.resolve() for root in roots))
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, BoardEntry] = {}
         self.gone: dict[str, int] = {}
         self.version = 0
         self._tracks: OrderedDict[str, tuple[int, Track]] = OrderedDict()
@@ -95,7 +95,7 @@ class Board:
                     break
         changed, gone = [], [i for i in self.entries if i not in found]
         for run, (name, folder, link) in found.items():
-            entry = self.entries.get(run) or Entry(run, name, folder)
+            entry = self.entries.get(run) or BoardEntry(run, name, folder)
             if _update(entry, link):
                 changed.append(entry)
         if changed or gone:
@@ -156,7 +156,7 @@ def _look_of(path: Path) -> tuple[int, int, int]:
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def _update(entry: Entry, link: bool) -> bool:
+def _update(entry: BoardEntry, link: bool) -> bool:
     """Read the entry anew if its files look different; whether it changed."""
     journal = entry.folder / "journal.db"
     files = (_look_of(journal), _look_of(journal.with_name("journal.db-wal")))
@@ -187,7 +187,7 @@ def _held(folder: Path, files: tuple[tuple[int, int, int], ...]) -> bool:
         return False
 
 
-def _brief(entry: Entry, link: bool, finished: bool) -> Plain:
+def _brief(entry: BoardEntry, link: bool, finished: bool) -> Plain:
     """What the list shows of a folder."""
     shown: Plain = {"id": entry.id, "name": text(entry.name), "born": entry.born, "readable": False, "note": ""}
     if link:
@@ -202,7 +202,7 @@ def _brief(entry: Entry, link: bool, finished: bool) -> Plain:
         return shown | {"state": "damaged", "note": text(str(error))}
 
 
-def _read(entry: Entry, finished: bool) -> Plain:
+def _read(entry: BoardEntry, finished: bool) -> Plain:
     looked = glance(entry.folder / "journal.db")
     header = looked.header
     config = header["config"] if isinstance(header.get("config"), dict) else header
@@ -218,7 +218,7 @@ def _read(entry: Entry, finished: bool) -> Plain:
         "state": state,
         **{kind: text(config.get(kind)) for kind in TEXTS},
         "seed": _whole(config.get("seed")),
-        "size": _whole(config.get("size")),
+        "cohort_size": _whole(config.get("cohort_size")),
         "rounds": _whole(config.get("rounds")),
         "done": max((r.round + 1 for r in tells), default=0),
         "accuracy": next((a for row in rows if (a := real(row.get("accuracy"))) is not None), None),

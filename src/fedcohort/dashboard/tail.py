@@ -17,10 +17,10 @@ from typing import Any
 
 from fedcohort.core.pack import PackError
 from fedcohort.errors import JournalDamaged, StoreError, VersionMismatch
-from fedcohort.journal import APPLICATION, GENESIS, SCHEMA, Record, chain
-from fedcohort.segments import unfold
+from fedcohort.storage.journal import APPLICATION, GENESIS, SCHEMA, Record, chain
+from fedcohort.storage.segments import decompress
 
-MOST_FOLDED = 256 << 20  # bytes that one folded segment may unfold to here
+MAX_SEGMENT_BYTES = 256 << 20  # bytes that one folded segment may decompress to here
 MOST_BODY = 64 << 20  # bytes of one record
 BATCH = 4_000  # records read at once
 Row = tuple[int, str, int, bytes, bytes | None]  # seq, kind, round, body, hash (None inside a segment)
@@ -145,10 +145,10 @@ def _unfolded(db: sqlite3.Connection, first: int) -> Iterator[Row]:
     head, end, hash_ = db.execute(
         "SELECT substr(body, 1, 8), last, hash FROM segment WHERE first = ?", (first,)
     ).fetchone()
-    if int.from_bytes(head, "little") > MOST_FOLDED:
+    if int.from_bytes(head, "little") > MAX_SEGMENT_BYTES:
         raise PackError("a segment is larger than is shown here")
     (body,) = db.execute("SELECT body FROM segment WHERE first = ?", (first,)).fetchone()
-    for seq, (kind, round_, data) in enumerate(unfold(body), start=first):
+    for seq, (kind, round_, data) in enumerate(decompress(body), start=first):
         yield seq, kind, round_, data, hash_ if seq == end else None
 
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from fedcohort.core.pack import PackError
 from fedcohort.dashboard.tail import Tail, damaged, pick
 from fedcohort.errors import JournalDamaged
-from fedcohort.experiment import metrics
-from fedcohort.journal import Record
+from fedcohort.experiment.metrics import run_metrics as metrics
 from fedcohort.report import views
 from fedcohort.report.glance import Seen
+from fedcohort.storage.journal import Record
 from fedcohort.types import Arrays, Outcome
 
 MOST_COLUMNS = 80  # numbers per round that are kept

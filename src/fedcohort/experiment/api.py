@@ -11,13 +11,13 @@ from fedcohort.errors import BadParameter, check
 from fedcohort.experiment.config import from_mapping
 from fedcohort.experiment.run import Objects, build, run
 from fedcohort.protocols import Method, Selector
-from fedcohort.sim.history import History
+from fedcohort.rounds.history import History
 from fedcohort.types import Plan
 
 if TYPE_CHECKING:
-    from fedcohort.tasks.base import TaskSpec
-    from fedcohort.tasks.data import Dataset
-    from fedcohort.worlds.spec import WorldSpec
+    from fedcohort.data.dataset import Dataset
+    from fedcohort.tasks.spec import TaskSpec
+    from fedcohort.worlds.world_spec import WorldSpec
 
 FROM_ARRAYS = "make one with Dataset.from_arrays(x, y)"
 _PARTS = {  # what an object in the place of a name must have at least
@@ -35,7 +35,7 @@ def simulate(
     world: str | WorldSpec = "mixed-v1",
     task: str | TaskSpec = "digits-mlp",
     rounds: int = 50,
-    size: int = 10,
+    cohort_size: int = 10,
     seed: int = 0,
     out: str | Path | None = None,
     on_round: Callable[[dict[str, float]], None] | None = None,
@@ -57,7 +57,7 @@ def simulate(
             f"this is neither the name of a {kind} nor an object that can {' and '.join(_PARTS[kind])}",
             f"see `fedcohort list {kind}s`, or docs/testing.md for your own",
         )
-    config = from_mapping({**texts, "rounds": rounds, "size": size, "seed": seed, **more})
+    config = from_mapping({**texts, "rounds": rounds, "cohort_size": cohort_size, "seed": seed, **more})
     if not own:
         return run(config, Path(out) if out is not None else None, on_round).history
     if out is not None:
@@ -75,12 +75,12 @@ def task_from(
     """A task on your own arrays: `task_from(Dataset.from_arrays(x, y, client=writer))`.
 
     The model is a perceptron on the flattened inputs (`hidden=()` for softmax regression); for another network or
-    other splits make a `fedcohort.tasks.classify.ClassificationSpec` yourself. `more` goes to the local training plan.
+    other splits make a `fedcohort.tasks.ClassificationSpec` yourself. `more` goes to the local training plan.
     """
+    from fedcohort.data.dataset import Dataset
+    from fedcohort.engines.networks import Flatten, Network, mlp
     from fedcohort.tasks.catalogue import plan_with
-    from fedcohort.tasks.classify import ClassificationSpec
-    from fedcohort.tasks.data import Dataset
-    from fedcohort.tasks.models import Flatten, Network, mlp
+    from fedcohort.tasks.classification import ClassificationSpec
 
     check(isinstance(data, Dataset), f"data of type {type(data).__name__}", "this is no Dataset", FROM_ARRAYS)
     hidden = (hidden,) if isinstance(hidden, int) else tuple(hidden)

@@ -12,7 +12,7 @@ from fedcohort.core.rng import generator
 from fedcohort.core.stats import bootstrap
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.run import build
-from fedcohort.sim.history import History
+from fedcohort.rounds.history import History
 
 SELECTORS = ("uniform", "oort", "hetero-select")
 TAIL = 10  # rounds averaged for the final accuracy
@@ -26,14 +26,19 @@ class DemoPlan:
     world: str = "mixed-v1"
     task: str = "digits-mlp"
     rounds: int = 60
-    size: int = 10
+    cohort_size: int = 10
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     target: float = 0.8
 
     def config(self, selector: str, seed: int) -> RunConfig:
         """One run of the demo."""
         return RunConfig(
-            selector=selector, world=self.world, task=self.task, rounds=self.rounds, size=self.size, seed=seed
+            selector=selector,
+            world=self.world,
+            task=self.task,
+            rounds=self.rounds,
+            cohort_size=self.cohort_size,
+            seed=seed,
         )
 
 

@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING
 from fedcohort import __version__
 from fedcohort.errors import RunExists, StoreError, VersionMismatch
 from fedcohort.experiment.config import RunConfig, from_mapping
-from fedcohort.journal import Journal
 from fedcohort.protocols import Method, Selector
-from fedcohort.registry import make_method, make_selector, make_task_spec, make_world_spec
+from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
+from fedcohort.rounds.history import History
 from fedcohort.sim.asynchronous import Asynchronous
-from fedcohort.sim.history import History
-from fedcohort.sim.loop import Simulation, read_history
-from fedcohort.snapshots import Snapshots, write_durably
+from fedcohort.sim.simulation import Simulation, read_history
+from fedcohort.storage.journal import Journal
+from fedcohort.storage.snapshots import Snapshots, write_durably
 
 if TYPE_CHECKING:
-    from fedcohort.tasks.base import TaskSpec
-    from fedcohort.worlds.spec import WorldSpec
+    from fedcohort.tasks.spec import TaskSpec
+    from fedcohort.worlds.world_spec import WorldSpec
 
 OnRound = Callable[[dict[str, float]], None]
 METRICS, CLIENTS = "metrics.jsonl", "clients.json"
@@ -44,7 +44,7 @@ _PACKAGES = ("numpy", "numba", "scikit-learn", "torch")
 
 
 @dataclass(frozen=True)
-class Finished:
+class RunResult:
     """A run that came to its end."""
 
     config: RunConfig
@@ -70,14 +70,13 @@ def build(
     snapshots: Snapshots | None = None,
 ) -> Simulation:
     """The objects of a configuration, put together."""
-    from fedcohort.worlds.build import build_world
+    from fedcohort.worlds.built_world import build_world
 
     own = own or Objects()
     selector = own.selector if own.selector is not None else make_selector(config.selector)
     method = own.method if own.method is not None else make_method(config.method)
     spec = own.task if own.task is not None else make_task_spec(config.task)
     world_spec = own.world if own.world is not None else make_world_spec(config.world)
-    settings = config.settings()
     world = build_world(
         world_spec,
         spec.labels(),
@@ -87,21 +86,21 @@ def build(
         classes=spec.classes,
     )
     task = spec.bind(world, engine=config.engine, workers=config.workers)
-    loop = Asynchronous if settings.gather else Simulation
-    return loop(selector, method, world, task, settings, journal=journal, snapshots=snapshots)
+    loop = Asynchronous if config.buffer_size else Simulation
+    return loop(selector, method, world, task, config, journal=journal, snapshots=snapshots)
 
 
-def run(config: RunConfig, folder: Path | None = None, on_round: OnRound | None = None) -> Finished:
+def run(config: RunConfig, folder: Path | None = None, on_round: OnRound | None = None) -> RunResult:
     """Run from the start; with a folder, everything is kept there."""
     if folder is None:
-        return Finished(config, build(config).run(on_round))
+        return RunResult(config, build(config).run(on_round))
     if (folder / "journal.db").exists():
         raise RunExists(
             f"run folder {folder}", "it holds a run already", f"`fedcohort resume {folder}`, or another --out"
         )
     build(config)  # every mistake shows before anything is written
     folder.mkdir(parents=True, exist_ok=True)
-    journal = Journal.create(folder / "journal.db", {"config": config.plain(), "version": __version__})
+    journal = Journal.create(folder / "journal.db", {"config": config.to_dict(), "version": __version__})
     try:
         write_durably(folder / "config.toml", config.toml().encode())
         write_durably(folder / "versions.json", json.dumps(versions(), indent=2).encode())
@@ -110,7 +109,7 @@ def run(config: RunConfig, folder: Path | None = None, on_round: OnRound | None 
         journal.close()
 
 
-def resume(folder: Path, on_round: OnRound | None = None) -> Finished:
+def resume(folder: Path, on_round: OnRound | None = None) -> RunResult:
     """Go on where the last process stopped."""
     journal = Journal.open(journal_of(folder))
     try:
@@ -119,13 +118,13 @@ def resume(folder: Path, on_round: OnRound | None = None) -> Finished:
         journal.close()
 
 
-def read(folder: Path) -> Finished:
+def read(folder: Path) -> RunResult:
     """What a run folder holds, finished or not, also while the run goes on."""
     journal = Journal.read(journal_of(folder))
     try:
         config = configuration(journal)
         header_population = _population(journal)
-        return Finished(config, read_history(journal, header_population), folder)
+        return RunResult(config, read_history(journal, header_population), folder)
     finally:
         journal.close()
 
@@ -141,7 +140,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _go_on(config: RunConfig, folder: Path, journal: Journal, on_round: OnRound | None) -> Finished:
+def _go_on(config: RunConfig, folder: Path, journal: Journal, on_round: OnRound | None) -> RunResult:
     simulation = build(config, journal=journal, snapshots=Snapshots(folder / "snapshots"))
     simulation.resume()
     history = simulation.run(on_round)
@@ -151,7 +150,7 @@ def _go_on(config: RunConfig, folder: Path, journal: Journal, on_round: OnRound 
         write_durably(folder / CLIENTS, json.dumps({"accuracy": each}).encode())
     lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in history.rows)
     write_durably(folder / METRICS, lines.encode())
-    return Finished(config, history, folder)
+    return RunResult(config, history, folder)
 
 
 def journal_of(folder: Path) -> Path:

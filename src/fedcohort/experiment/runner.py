@@ -61,7 +61,7 @@ OnEvent = Callable[[Event], None]
 @dataclass
 class _Worker:
     process: subprocess.Popen[bytes]
-    complaints: IO[bytes]  # its standard error
+    stderr: IO[bytes]  # its standard error
     job: Job | None = None
     part: bytes = b""
     fd: int = field(init=False)
@@ -87,11 +87,11 @@ class _Worker:
         *lines, self.part = (self.part + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def epitaph(self) -> str:
+    def exit_reason(self) -> str:
         """Why it died, as far as can be said."""
         code = self.process.wait()
-        self.complaints.seek(0)
-        said = self.complaints.read().decode(errors="replace").strip().splitlines()
+        self.stderr.seek(0)
+        said = self.stderr.read().decode(errors="replace").strip().splitlines()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         return f"its worker {how}" + (f" ({said[-1]})" if said else "")
 
@@ -132,7 +132,7 @@ class _Pool:
     def _hear(self, worker: _Worker) -> None:
         messages = worker.news()
         if messages is None:
-            self._mourn(worker)
+            self._on_worker_exit(worker)
             return
         for message in messages:
             job = worker.job
@@ -147,9 +147,9 @@ class _Pool:
             else:
                 self._dismiss(worker)
 
-    def _mourn(self, worker: _Worker) -> None:
+    def _on_worker_exit(self, worker: _Worker) -> None:
         """A worker died: its job goes to the next one, unless it has cost too many."""
-        why, job = worker.epitaph(), worker.job
+        why, job = worker.exit_reason(), worker.job
         self._dismiss(worker)
         if job is None:
             return
@@ -170,18 +170,18 @@ class _Pool:
                 if stream is not None:
                     stream.close()
         worker.process.wait()
-        worker.complaints.close()
+        worker.stderr.close()
 
 
 def _start() -> _Worker:
     """A worker with one thread, in a session of its own: Ctrl-C reaches the sweep, and the sweep ends its workers."""
-    complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the worker is dismissed
+    stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the worker is dismissed
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedcohort.experiment.worker"],
+        [sys.executable, "-m", "fedcohort.experiment.sweep_worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=complaints,
+        stderr=stderr,
         env={**os.environ, **ONE_THREAD},
         start_new_session=True,
     )
-    return _Worker(process, complaints)
+    return _Worker(process, stderr)

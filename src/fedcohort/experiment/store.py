@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from fedcohort.errors import JournalDamaged, RunExists, StoreError, VersionMismatch
 from fedcohort.experiment import run as running
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.run import CLIENTS, METRICS, Finished, OnRound
-from fedcohort.journal import FolderLock
+from fedcohort.experiment.run import CLIENTS, METRICS, OnRound, RunResult
+from fedcohort.storage.journal import FolderLock
 
 SHORT = 12  # hexadecimal digits of the digest in a folder's name
 ROOT = Path("runs")
 
 
 @dataclass(frozen=True, slots=True)
-class Obtained:
+class StoredRun:
     """A finished run and how it came: "run", "resumed" or "read"."""
 
-    finished: Finished
+    finished: RunResult
     how: str
 
 
@@ -54,21 +54,21 @@ class Store:
         config: RunConfig,
         *,
         folder: Path | None = None,
-        again: bool = False,
+        force: bool = False,
         on_round: OnRound | None = None,
-    ) -> Obtained:
-        """The run of this configuration: read, resumed or run. `again` puts an old one aside first."""
+    ) -> StoredRun:
+        """The run of this configuration: read, resumed or run. `force` puts an old one aside first."""
         place = folder or self.folder(config)
         state = self.state(config, place)
-        if state != "absent" and again:
+        if state != "absent" and force:
             put_aside(place)
             state = "absent"
         if state == "absent":
-            return Obtained(running.run(config, place, on_round), "run")
+            return StoredRun(running.run(config, place, on_round), "run")
         _check_same(config, place)
         if state == "finished":
-            return Obtained(running.read(place), "read")
-        return Obtained(running.resume(place, on_round), "resumed")
+            return StoredRun(running.read(place), "read")
+        return StoredRun(running.resume(place, on_round), "resumed")
 
 
 def identity(config: RunConfig) -> str:
@@ -118,11 +118,11 @@ def _check_same(config: RunConfig, folder: Path) -> None:
     try:
         held = running.read(folder).config
     except (VersionMismatch, JournalDamaged) as error:
-        raise type(error)(error.value, error.rule, f"{error.remedy}, or start anew with --again") from None
+        raise type(error)(error.value, error.rule, f"{error.remedy}, or start anew with --force") from None
     if held.digest() != config.digest():
         names = [k for k, v in config.resolved().items() if held.resolved().get(k) != v]
         raise RunExists(
             f"run folder {folder}",
             f"it holds another run already (another {', '.join(names) or 'configuration'})",
-            f"use another --out, `fedcohort resume {folder}` for that run, or --again to put it aside",
+            f"use another --out, `fedcohort resume {folder}` for that run, or --force to put it aside",
         )

@@ -18,10 +18,9 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from fedcohort.errors import BadParameter, ConfigError, StoreError, UnknownName, check
 from fedcohort.experiment import config as configuration
@@ -29,31 +28,31 @@ from fedcohort.experiment import texts
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.runner import Event, Job, OnEvent, run_local
 from fedcohort.experiment.store import SHORT, Store, identity
-from fedcohort.snapshots import write_durably
+from fedcohort.storage.snapshots import write_durably
 
 AXES = {"selectors": "selector", "methods": "method", "worlds": "world", "tasks": "task"}
 BACKENDS = ("local", "ray")
 _WORD = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
 
-class Sweep(BaseModel):
-    """A grid of runs. The texts are in normal form and without repetition."""
+@dataclass(frozen=True)
+class Sweep:
+    """A grid of runs. The texts are in canonical form and without repetition."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(default="sweep", description="what the sweep is called; part of its file's name")
-    selectors: tuple[str, ...] = Field(default=("uniform",), description="selectors to run, texts or tables")
-    methods: tuple[str, ...] = Field(default=("fedavg",), description="methods to run")
-    worlds: tuple[str, ...] = Field(default=("mixed-v1",), description="worlds to run in")
-    tasks: tuple[str, ...] = Field(default=("digits-mlp",), description="tasks to train")
-    seeds: tuple[int, ...] = Field(default=(0, 1, 2), description="a list of seeds, or how many (counted from 0)")
-    base: RunConfig = Field(default_factory=RunConfig, description="every other key of a run, the same for all")
+    name: str = "sweep"  # part of its file's name
+    selectors: tuple[str, ...] = ("uniform",)
+    methods: tuple[str, ...] = ("fedavg",)
+    worlds: tuple[str, ...] = ("mixed-v1",)
+    tasks: tuple[str, ...] = ("digits-mlp",)
+    seeds: tuple[int, ...] = (0, 1, 2)  # a list of seeds, or how many (counted from 0)
+    base: RunConfig = field(default_factory=RunConfig)  # every other key of a run, the same for all
 
     def runs(self) -> list[RunConfig]:
         """Every run, those that are compared with each other next to each other."""
         grid = itertools.product(self.tasks, self.worlds, self.seeds, self.methods, self.selectors)
         names = ("task", "world", "seed", "method", "selector")
-        return [self.base.model_copy(update=dict(zip(names, point, strict=True))) for point in grid]
+        points: list[dict[str, Any]] = [dict(zip(names, point, strict=True)) for point in grid]
+        return [replace(self.base, **point) for point in points]
 
     def id(self) -> str:
         """Name and digest: the same runs, however they are listed, have the same id."""
@@ -63,7 +62,7 @@ class Sweep(BaseModel):
     def toml(self) -> str:
         """This sweep as a TOML file."""
         own = {k: getattr(self, k) for k in ("name", *AXES, "seeds")}
-        same = {k: v for k, v in self.base.plain().items() if k not in (*AXES.values(), "seed")}
+        same = {k: v for k, v in self.base.to_dict().items() if k not in (*AXES.values(), "seed")}
         return "".join(f"{k} = {configuration.toml_value(v)}\n" for k, v in (own | same).items())
 
 
@@ -79,8 +78,8 @@ def from_mapping(values: Mapping[str, Any]) -> Sweep:
         if listed is not None:
             own[plural] = _seeds(listed) if kind == "seed" else _texts(kind, plural, listed)
     for key in given:
-        if key not in RunConfig.model_fields:
-            raise UnknownName.among("key", key, [*RunConfig.model_fields, *AXES, "seeds", "name"])
+        if key not in configuration.KEYS:
+            raise UnknownName.among("key", key, [*configuration.KEYS, *AXES, "seeds", "name"])
     return Sweep(**own, base=configuration.from_mapping(given))
 
 
@@ -95,7 +94,7 @@ def assign(values: dict[str, Any], key: str, value: Any) -> None:
         values[key] = value
         return
     kind = AXES[plural]
-    listed = values.pop(plural, values.pop(kind, list(Sweep.model_fields[plural].default)))
+    listed = values.pop(plural, values.pop(kind, list(getattr(Sweep, plural))))
     values[plural] = [texts.changed(kind, t, rest.split("."), value) for t in _texts(kind, plural, listed)]
 
 
@@ -132,7 +131,7 @@ def seeds_of(text: str) -> list[int] | int:
 
 def _texts(kind: str, plural: str, listed: Any) -> tuple[str, ...]:
     entries = [listed] if isinstance(listed, (str, Mapping)) else listed
-    default = str(RunConfig.model_fields[kind].default)
+    default = str(getattr(RunConfig, kind))
     if not isinstance(entries, (list, tuple)) or not entries:
         raise BadParameter(f"{plural} = {listed!r}", "this is not a list of texts", f'write e.g. ["{default}"]')
     found = []
@@ -140,7 +139,7 @@ def _texts(kind: str, plural: str, listed: Any) -> tuple[str, ...]:
         if not isinstance(entry, (str, Mapping)):
             raise BadParameter(f"{plural}: {entry!r}", f"this is no {kind}", f'write a text such as "{default}"')
         text = texts.from_table(kind, entry, default) if isinstance(entry, Mapping) else entry
-        found.append(texts.normal(kind, text))
+        found.append(texts.canonical(kind, text))
     return tuple(dict.fromkeys(found))
 
 
@@ -151,7 +150,7 @@ def _seeds(listed: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(given))
 
 
-class Outcome:
+class SweepOutcome:
     """What became of a sweep: one state per run, "read", "run", "resumed", "failed" or "waiting"."""
 
     def __init__(self, sweep: Sweep, store: Store) -> None:
@@ -170,7 +169,7 @@ class Outcome:
         """Write it down."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         runs = [
-            {"id": name, "config": config.plain(), "state": self.states[name], "error": self.errors.get(name)}
+            {"id": name, "config": config.to_dict(), "state": self.states[name], "error": self.errors.get(name)}
             for name, config in self.runs.items()
         ]
         whole = {"name": self.sweep.name, "id": self.id, "sweep": self.sweep.toml(), "runs": runs}
@@ -185,12 +184,12 @@ def run_sweep(
     workers: int = 0,
     address: str | None = None,
     on_event: OnEvent | None = None,
-) -> Outcome:
+) -> SweepOutcome:
     """Do what is not done yet. Interrupted at any point, the same call goes on where it stopped."""
     if backend not in BACKENDS:
         raise UnknownName.among("backend", backend, BACKENDS)
     store = store or Store()
-    outcome = Outcome(sweep, store)
+    outcome = SweepOutcome(sweep, store)
     states = {name: store.state(config, store.root / name) for name, config in outcome.runs.items()}
     outcome.states.update({name: "read" for name, state in states.items() if state == "finished"})
     outcome.save()
@@ -220,12 +219,12 @@ def run_all(
     """Do those of the runs that the store does not have; one that fails does not stop the others."""
     named = {identity(config): config for config in configs}
     jobs = [
-        Job(name, config.plain(), str((store.root / name).absolute()), config.rounds)
+        Job(name, config.to_dict(), str((store.root / name).absolute()), config.rounds)
         for name, config in named.items()
         if store.state(config, store.root / name) != "finished"
     ]
     if backend == "ray" and jobs:
-        from fedcohort.experiment.ray_backend import run_ray
+        from fedcohort.experiment.ray_sweep import run_ray
 
         run_ray(jobs, on_event, address)
     elif jobs:

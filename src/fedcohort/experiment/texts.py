@@ -1,8 +1,8 @@
-"""The four texts of a run, "name(key=value, ...)": from tables, changed by dotted keys, in a normal form, resolved.
+"""The four texts of a run, "name(key=value, ...)": from tables, changed by dotted keys, in a canonical form, resolved.
 
     from_table("selector", {"name": "oort", "explore": 0.8})    ->  "oort(explore=0.8)"
     changed("selector", "oort", ["explore"], 0.5)               ->  "oort(explore=0.5)"
-    normal("selector", "oort( explore = 0.9 )")                 ->  "oort"          (0.9 is the default)
+    canonical("selector", "oort( explore = 0.9 )")                 ->  "oort"          (0.9 is the default)
     resolved("selector", "oort")                                ->  the name and every parameter, defaults filled in
 
 Two texts that mean the same run have the same resolved form; that is what a run's digest is made of.
@@ -15,8 +15,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedcohort import registry
 from fedcohort.errors import BadParameter, UnknownName
+from fedcohort.registry import lookup as registry
 from fedcohort.tasks import catalogue as tasks
 from fedcohort.worlds import catalogue as worlds
 
@@ -65,7 +65,7 @@ def changed(kind: str, text: str, path: Sequence[str], value: Any) -> str:
     return write(name, {**arguments, key: value})
 
 
-def normal(kind: str, text: str) -> str:
+def canonical(kind: str, text: str) -> str:
     """One way to write it: default values left out, keys in order, names with dashes. Unknown names are refused."""
     if is_file(kind, text):
         return text
@@ -77,7 +77,7 @@ def normal(kind: str, text: str) -> str:
     kept = {}
     for key in sorted(given):
         _check_known(kind, name, key)
-        value = _like(_argument(kind, key, given[key], normal), known[key])
+        value = _like(_argument(kind, key, given[key], canonical), known[key])
         if not _same(value, known[key]):
             kept[key] = value
     return write(name, kept)
@@ -88,7 +88,7 @@ def resolved(kind: str, text: str) -> Any:
     if kind == "world":
         spec = registry.make_world_spec(text).to_dict()
         return _plain({k: v for k, v in spec.items() if k not in ("name", "about")})
-    name, given = registry.parse(normal(kind, text))
+    name, given = registry.parse(canonical(kind, text))
     full = {**defaults(kind, name), **given}
     return {"name": name, **{k: _plain(_argument(kind, k, full[k], resolved)) for k in sorted(full)}}
 

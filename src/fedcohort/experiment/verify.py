@@ -18,12 +18,12 @@ import numpy as np
 
 from fedcohort.errors import JournalDamaged
 from fedcohort.experiment.run import build, check_version, configuration, journal_of
-from fedcohort.journal import Journal, Record
-from fedcohort.registry import make_selector
-from fedcohort.replay import replay_ask, replay_tell
-from fedcohort.session import Session
-from fedcohort.sim.loop import Simulation
-from fedcohort.snapshots import Snapshots
+from fedcohort.registry.lookup import make_selector
+from fedcohort.rounds.replay import replay_ask, replay_tell
+from fedcohort.rounds.session import Session
+from fedcohort.sim.simulation import Simulation
+from fedcohort.storage.journal import Journal, Record
+from fedcohort.storage.snapshots import Snapshots
 from fedcohort.types import Arrays
 
 MODEL_SIZED = frozenset({"delta", "weights", "last_layer_delta", "probe_weights", "model"})
@@ -55,7 +55,7 @@ def verify(folder: Path) -> Verified:
         else:
             session = Session(
                 make_selector(config.selector),
-                size=simulation.session.size,
+                cohort_size=simulation.session.cohort_size,
                 seed=config.seed,
                 max_privacy=config.max_privacy,
                 asynchronous=simulation.session.asynchronous,
@@ -71,7 +71,7 @@ def verify(folder: Path) -> Verified:
 
 def _flower(folder: Path, journal: Journal, records: list[Record]) -> Verified:
     """The state folder of a Flower run; what else a restarted ServerApp reads there has digests too."""
-    from fedcohort.flower.replay import replay
+    from fedcohort.flower.server.flower_replay import replay
 
     check_version(journal)
     rounds = len(replay(folder))

@@ -4,7 +4,7 @@
 
     from fedcohort.flower import CohortApp, CohortStrategy
 
-    strategy = CohortStrategy(FedAvg(), selector="oort", size=10, deadline=120, state_dir="state")
+    strategy = CohortStrategy(FedAvg(), selector="oort", cohort_size=10, deadline=120, state_dir="state")
     app = CohortApp(outputs=outputs)          # in place of ClientApp()
 """
 
@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 from fedcohort.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from fedcohort.flower.client import CohortApp
-    from fedcohort.flower.measure import Outputs
-    from fedcohort.flower.strategy import CohortStrategy
-    from fedcohort.flower.told import APPLIES, orders
+    from fedcohort.flower.client.cohort_app import CohortApp
+    from fedcohort.flower.client.measurement import Outputs
+    from fedcohort.flower.server.strategy import CohortStrategy
+    from fedcohort.flower.train_instructions import SUPPORTED, instructions
 
-__all__ = ["APPLIES", "CohortApp", "CohortStrategy", "Outputs", "orders"]
+__all__ = ["SUPPORTED", "CohortApp", "CohortStrategy", "Outputs", "instructions"]
 
 _PLACES = {
-    "APPLIES": "told",
-    "CohortApp": "client",
-    "CohortStrategy": "strategy",
-    "Outputs": "measure",
-    "orders": "told",
+    "SUPPORTED": "train_instructions",
+    "CohortApp": "client.cohort_app",
+    "CohortStrategy": "server.strategy",
+    "Outputs": "client.measurement",
+    "instructions": "train_instructions",
 }
 
 

@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.errors import StateMismatch, check
+from fedcohort.methods._parts.inner_method import MethodWrapper
 from fedcohort.methods.fedavg import FedAvg
-from fedcohort.methods.wrapping import Wrapper
 from fedcohort.protocols import Aggregation, Method
 from fedcohort.types import Arrays, Mask, Model, Real, Updates
 
@@ -43,7 +43,7 @@ FEDACS: dict[str, Any] = {"reference": "current_mean", "schedule": "constant", "
 PRESETS = ("fedacs",)
 
 
-class CMFL(Wrapper):
+class CMFL(MethodWrapper):
     """Filter by agreement of signs, then let the inner method combine. Explicit parameters override the preset."""
 
     name: ClassVar[str] = "cmfl"

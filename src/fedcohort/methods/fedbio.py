@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 from fedcohort.core.stats import softmax
 from fedcohort.core.table import Table, column
 from fedcohort.errors import check
+from fedcohort.methods._parts.columns import load_columns
+from fedcohort.methods._parts.fedbio_samples import CleaningSettings, SampleCleaning, outer_gradient
 from fedcohort.methods.base import Base, Step, data_weights, weighted_sum
-from fedcohort.methods.columns import load_columns
-from fedcohort.methods.fedbio_samples import SampleCleaning, Settings, outer_gradient
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Arrays, Index, Model, Plan, Real, Updates
 
@@ -76,7 +76,7 @@ class FedBiO(Base):
         self.variant, self.outer_lr, self.outer_steps = variant, outer_lr, outer_steps
         self.clean_validation = clean_validation
         self.state = ClientWeights()
-        self.cleaning = SampleCleaning(Settings(outer_lr, linear_lr, linear_steps, damping, clean_validation))
+        self.cleaning = SampleCleaning(CleaningSettings(outer_lr, linear_lr, linear_steps, damping, clean_validation))
 
     def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
         """Variant A weighs samples; variant B changes nothing at the client."""

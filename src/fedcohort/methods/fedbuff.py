@@ -34,9 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.errors import check
-from fedcohort.methods import state
+from fedcohort.methods._parts import state
+from fedcohort.methods._parts.robust import check_weighting
 from fedcohort.methods.base import Base, Double, Step, multiplicity
-from fedcohort.methods.robust import check_weighting
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Arrays, Mask, Model, Real, Updates
 

@@ -32,16 +32,16 @@ from typing import ClassVar
 import numpy as np
 
 from fedcohort.errors import BadParameter, check
+from fedcohort.methods._parts.inner_method import MethodWrapper, local_params
+from fedcohort.methods._parts.subset_search import SCORES, best_subset
 from fedcohort.methods.base import Base, Step, multiplicity, weighted_sum
-from fedcohort.methods.subset_search import SCORES, best_subset
-from fedcohort.methods.wrapping import Wrapper, local_params
-from fedcohort.protocols import Aggregation, Method, ServerBench
+from fedcohort.protocols import Aggregation, Method, ServerEvaluator
 from fedcohort.types import Mask, Model, Updates
 
 WEIGHTS = ("normalised", "paper")
 
 
-class FedCA(Wrapper):
+class FedCA(MethodWrapper):
     """Average the best-ensembling subset of the cohort; the rest is FILTERED."""
 
     name: ClassVar[str] = "fedca"
@@ -73,14 +73,14 @@ class FedCA(Wrapper):
 
     def choose(self, model: Model, updates: Updates, context: Aggregation) -> tuple[Mask, dict[str, float]]:
         """Eq. 4."""
-        bench = validation_bench(context.bench, self.name)
-        logits = bench.logits(local_params(model, updates), "validation")
+        evaluator = validation_evaluator(context.server_evaluator, self.name)
+        logits = evaluator.logits(local_params(model, updates), "validation")
         sound = np.isfinite(logits).all(axis=(1, 2))
         kept = np.zeros(len(updates), np.bool_)
         if not sound.any():
             return kept, {"fedca_size": 0.0}
         found = best_subset(
-            logits[sound], bench.labels("validation"), score=self.score, exhaustive_up_to=self.exhaustive_up_to
+            logits[sound], evaluator.labels("validation"), score=self.score, exhaustive_up_to=self.exhaustive_up_to
         )
         kept[sound] = found.members
         return kept, {
@@ -115,12 +115,12 @@ class PaperWeights(Base):
         return Step(change, np.ones(len(updates), np.bool_), {"fedca_weight_sum": scale})
 
 
-def validation_bench(bench: ServerBench | None, name: str) -> ServerBench:
-    """The bench, if it has labelled validation data; otherwise the error that says what to do."""
-    if bench is None or bench.size("validation") == 0:
+def validation_evaluator(evaluator: ServerEvaluator | None, name: str) -> ServerEvaluator:
+    """The evaluator, if it has labelled validation data; otherwise the error that says what to do."""
+    if evaluator is None or evaluator.size("validation") == 0:
         raise BadParameter(
             f"method {name!r} on a task without a server validation split",
             "it compares models on labelled data held at the server (never the test set)",
             "hold out a validation split in the task, or choose a method that needs none such as fedavg",
         )
-    return bench
+    return evaluator

@@ -16,9 +16,9 @@ Departures from the paper
     * 500 steps with a check every 50 and patience 200; preset="code" restores 10 000, 100 and 1 000.
     * Where student and ensemble already agree up to rounding (KL < 1e-10) nothing is done. So a linear model, one
       client, or clients that all returned the broadcast model are left exactly as the inner method has them.
-    * The data are the bench's split `source`: "unlabelled", "noise" (for a bench that offers random inputs under this
-      name), or "none". Without such data: missing="average" is the inner method alone, said in `info` and in the log;
-      missing="raise" refuses. The test set is out of reach.
+    * The data are the evaluator's split `source`: "unlabelled", "noise" (for an evaluator that offers random inputs
+      under this name), or "none". Without such data: missing="average" is the inner method alone, said in `info`
+      and in the log; missing="raise" refuses. The test set is out of reach.
     * drop_worst leaves out, from average and ensemble, models below 1.2 times chance on validation data; if all
       are, none is left out.
 """
@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.errors import check
-from fedcohort.methods.distillation import (
+from fedcohort.methods._parts.distillation import (
     AGREED,
     PublicData,
     Schedule,
@@ -40,16 +40,16 @@ from fedcohort.methods.distillation import (
     divergence,
     probabilities,
 )
-from fedcohort.methods.fedca import validation_bench
-from fedcohort.methods.wrapping import Wrapper, local_params
-from fedcohort.protocols import Aggregation, Method, ServerBench
+from fedcohort.methods._parts.inner_method import MethodWrapper, local_params
+from fedcohort.methods.fedca import validation_evaluator
+from fedcohort.protocols import Aggregation, Method, ServerEvaluator
 from fedcohort.types import Index, Mask, Model, Real, Updates
 
 Double = NDArray[np.float64]
 CHANCE_FACTOR = 1.2
 
 
-class FedDF(Wrapper):
+class FedDF(MethodWrapper):
     """Inner average, then distillation of the cohort's mean logits into it."""
 
     name: ClassVar[str] = "feddf"
@@ -89,9 +89,9 @@ class FedDF(Wrapper):
         everybody = np.ones(len(updates), np.bool_)
         if not self.drop_worst:
             return everybody, {}
-        bench = validation_bench(context.bench, "feddf(drop_worst=True)")
-        logits = bench.logits(local_params(model, updates), "validation")
-        good = accuracy(logits, bench.labels("validation")) >= CHANCE_FACTOR / bench.classes
+        evaluator = validation_evaluator(context.server_evaluator, "feddf(drop_worst=True)")
+        logits = evaluator.logits(local_params(model, updates), "validation")
+        good = accuracy(logits, evaluator.labels("validation")) >= CHANCE_FACTOR / evaluator.classes
         kept = good if good.any() else everybody
         return kept, {"feddf_dropped": float(len(updates) - kept.sum())}
 
@@ -99,14 +99,14 @@ class FedDF(Wrapper):
         self, before: Model, after: Model, kept: Updates, context: Aggregation
     ) -> tuple[Model, dict[str, float]]:
         """Eq. 2, from eq. 1."""
-        split = self.public.split(context.bench)
-        if split is None or context.bench is None:
+        split = self.public.split(context.server_evaluator)
+        if split is None or context.server_evaluator is None:
             return after, {"feddf_distilled": 0.0}
-        bench = context.bench
-        target = ensemble(bench, split, local_params(before, kept))
+        evaluator = context.server_evaluator
+        target = ensemble(evaluator, split, local_params(before, kept))
         if target is None:
             return after, {"feddf_distilled": 0.0}
-        start = divergence(target, probabilities(bench.logits(after.params[None], split)[0]))
+        start = divergence(target, probabilities(evaluator.logits(after.params[None], split)[0]))
         info = {
             "feddf_distilled": 1.0,
             "feddf_kl_start": start,
@@ -116,20 +116,20 @@ class FedDF(Wrapper):
         }
         if start < AGREED or self.schedule.steps == 0:
             return after, info
-        watch = Watch(bench, after.params, self.check_every, self.patience)
-        last = distil(bench, split, after.params, target, self.schedule, context.rng, watch=watch)
+        watch = EarlyStopping(evaluator, after.params, self.check_every, self.patience)
+        last = distil(evaluator, split, after.params, target, self.schedule, context.rng, watch=watch)
         student = watch.result(last)
         info["feddf_steps"] = float(watch.steps)
-        info["feddf_kl_end"] = divergence(target, probabilities(bench.logits(student[None], split)[0]))
+        info["feddf_kl_end"] = divergence(target, probabilities(evaluator.logits(student[None], split)[0]))
         return replace(after, params=student), info
 
 
-class Watch:
+class EarlyStopping:
     """Early stopping on validation accuracy; without such data it only counts steps."""
 
-    def __init__(self, bench: ServerBench, start: Real, every: int, patience: int) -> None:
-        self.bench, self.every, self.patience = bench, every, patience
-        self.labelled = bench.size("validation") > 0
+    def __init__(self, evaluator: ServerEvaluator, start: Real, every: int, patience: int) -> None:
+        self.evaluator, self.every, self.patience = evaluator, every, patience
+        self.labelled = evaluator.size("validation") > 0
         self.steps, self.best_step = 0, 0
         self.best: NDArray[np.float32] = np.asarray(start, np.float32)
         self.best_score = self._score(self.best) if self.labelled else float("nan")
@@ -156,15 +156,15 @@ class Watch:
         return self.best
 
     def _score(self, params: Real) -> float:
-        logits = self.bench.logits(params[None], "validation")
-        return float(accuracy(logits, self.bench.labels("validation"))[0])
+        logits = self.evaluator.logits(params[None], "validation")
+        return float(accuracy(logits, self.evaluator.labels("validation"))[0])
 
 
-def ensemble(bench: ServerBench, split: str, models: Real) -> Double | None:
+def ensemble(evaluator: ServerEvaluator, split: str, models: Real) -> Double | None:
     """softmax of the mean logits of all models with finite logits; one model at a time, for memory."""
     total, count = np.zeros(()), 0
     for one in models:
-        logits = bench.logits(one[None], split)[0].astype(np.float64)
+        logits = evaluator.logits(one[None], split)[0].astype(np.float64)
         if np.isfinite(logits).all():
             total, count = total + logits, count + 1
     return probabilities(total / count) if count else None

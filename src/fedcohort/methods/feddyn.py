@@ -33,8 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.errors import check
+from fedcohort.methods._parts.client_rows import ClientRows, finite_rows
 from fedcohort.methods.base import Base, Step, multiplicity, normalised, weighted_sum
-from fedcohort.methods.client_rows import ClientRows, finite_rows
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Arrays, Index, Model, Plan, Real, Updates
 

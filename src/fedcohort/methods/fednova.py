@@ -30,8 +30,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedcohort.errors import BadParameter, check
+from fedcohort.methods._parts.local_solver import gradient_weight, learning_rates
 from fedcohort.methods.base import Base, Double, Step, data_weights, weighted_sum
-from fedcohort.methods.local_solver import gradient_weight, learning_rates
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Index, Model, Plan, Updates
 

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.errors import check
-from fedcohort.methods import state
+from fedcohort.methods._parts import state
 from fedcohort.methods.base import Base, Double, Step, data_weights, multiplicity, normalised, weighted_sum
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Arrays, Model, Updates

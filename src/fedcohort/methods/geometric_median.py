@@ -23,9 +23,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedcohort.errors import check
+from fedcohort.methods._parts.robust import Robust, by_columns, check_weighting, row_norms, shares
 from fedcohort.methods.base import Double, Step, weighted_sum
 from fedcohort.methods.median import middle
-from fedcohort.methods.robust import Robust, by_columns, check_weighting, row_norms, shares
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Real, Updates
 

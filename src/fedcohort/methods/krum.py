@@ -12,7 +12,7 @@ With m rows, of which at most f lie, and i -> j when x_j is among the m - f - 2 
 
 Departures from the paper
     * x are updates after local training, not gradients.
-    * f = ceil(liars * m), but never more than (m - 3) / 2 (rounded down), since the paper needs m > 2 f + 2.
+    * f = ceil(byzantine_fraction * m), but never more than (m - 3) / 2 (rounded down): the paper needs m > 2 f + 2.
     * q is m - f unless given. Scores are computed once, as in the paper, not again after each choice.
     * Fewer than three rows know no majority: all of them are averaged.
     * Equal scores: the lower slot. A client drawn several times counts once.
@@ -27,8 +27,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedcohort.errors import check
+from fedcohort.methods._parts.robust import Robust, squared_distances
 from fedcohort.methods.base import Double, Step, weighted_sum
-from fedcohort.methods.robust import Robust, squared_distances
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Real, Updates
 
@@ -41,14 +41,19 @@ class MultiKrum(Robust):
     def __init__(
         self,
         *,
-        liars: float = 0.3,  # [f / m] share of rows that may lie
+        byzantine_fraction: float = 0.3,  # [f / m] share of rows that may lie
         keep: int | None = None,  # [q] rows to average; None: all but f
         buffers: str = "average",
     ) -> None:
         super().__init__(buffers=buffers)
-        check(0 <= liars < 0.5, f"liars = {liars}", "the share of liars must be in [0, 0.5)", "use 0.3")
+        check(
+            0 <= byzantine_fraction < 0.5,
+            f"byzantine_fraction = {byzantine_fraction}",
+            "the share must be in [0, 0.5)",
+            "use 0.3",
+        )
         check(keep is None or keep >= 1, f"keep = {keep}", "at least one row must be kept", "use None or 1 and more")
-        self.liars, self.keep = liars, keep
+        self.byzantine_fraction, self.keep = byzantine_fraction, keep
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """Score, choose, average plainly."""
@@ -56,7 +61,7 @@ class MultiKrum(Robust):
         m = len(updates)
         kept = np.ones(m, np.bool_)
         if m >= 3:
-            f = tolerated(m, self.liars)
+            f = tolerated(m, self.byzantine_fraction)
             q = min(m, m - f if self.keep is None else self.keep)
             best = np.argsort(scores(updates.delta, f), kind="stable")[:q]
             kept = np.isin(np.arange(m), best)
@@ -70,13 +75,13 @@ class Krum(MultiKrum):
 
     name: ClassVar[str] = "krum"
 
-    def __init__(self, *, liars: float = 0.3, buffers: str = "average") -> None:  # [f / m]
-        super().__init__(liars=liars, keep=1, buffers=buffers)
+    def __init__(self, *, byzantine_fraction: float = 0.3, buffers: str = "average") -> None:  # [f / m]
+        super().__init__(byzantine_fraction=byzantine_fraction, keep=1, buffers=buffers)
 
 
-def tolerated(m: int, liars: float) -> int:
+def tolerated(m: int, byzantine_fraction: float) -> int:
     """f for m rows."""
-    return max(0, min(math.ceil(liars * m - 1e-9), (m - 3) // 2))
+    return max(0, min(math.ceil(byzantine_fraction * m - 1e-9), (m - 3) // 2))
 
 
 def scores(delta: Real, f: int) -> Double:

@@ -19,8 +19,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedcohort.methods._parts.robust import Robust, by_columns, repeated
 from fedcohort.methods.base import Double, Step
-from fedcohort.methods.robust import Robust, by_columns, repeated
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Updates
 

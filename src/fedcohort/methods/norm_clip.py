@@ -31,9 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.errors import check
-from fedcohort.methods import state
+from fedcohort.methods._parts import state
+from fedcohort.methods._parts.robust import Robust, check_weighting, row_norms, shares
 from fedcohort.methods.base import Double, Step, weighted_sum
-from fedcohort.methods.robust import Robust, check_weighting, row_norms, shares
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Arrays, Model, Updates
 

@@ -45,13 +45,13 @@ from fedcohort.core.rng import generator
 from fedcohort.core.stats import softmax
 from fedcohort.core.table import Table, column
 from fedcohort.errors import check
+from fedcohort.methods._parts.columns import load_columns
+from fedcohort.methods._parts.distillation import AGREED, PublicData, Schedule, distil, divergence, probabilities
+from fedcohort.methods._parts.inner_method import local_params
 from fedcohort.methods.base import Base, Step, multiplicity, normalised, weighted_sum
-from fedcohort.methods.columns import load_columns
-from fedcohort.methods.distillation import AGREED, PublicData, Schedule, distil, divergence, probabilities
-from fedcohort.methods.fedca import validation_bench
+from fedcohort.methods.fedca import validation_evaluator
 from fedcohort.methods.feddf import accuracy
-from fedcohort.methods.wrapping import local_params
-from fedcohort.protocols import Aggregation, ServerBench
+from fedcohort.protocols import Aggregation, ServerEvaluator
 from fedcohort.types import Arrays, Index, Mask, Model, Objective, Plan, Real, Updates
 
 Double = NDArray[np.float64]
@@ -113,17 +113,17 @@ class RHFL(Base):
         """Eq. 2 to 4."""
         weight, reports = self._confidence(updates, context)
         local = local_params(model, updates)
-        split = self.public.split(context.bench) if self.passes else None
+        split = self.public.split(context.server_evaluator) if self.passes else None
         moved, info = np.zeros(local.shape), {"rhfl_distilled": float(split is not None), "rhfl_loss_reports": reports}
-        if split is not None and context.bench is not None and len(updates) > 1:
-            moved, named = self._teach(context.bench, split, local, weight, context.rng)
+        if split is not None and context.server_evaluator is not None and len(updates) > 1:
+            moved, named = self._teach(context.server_evaluator, split, local, weight, context.rng)
             info["rhfl_classes"] = float(named)
         share = normalised(weight * multiplicity(updates, context))
         info["rhfl_top_weight"] = float(share.max())
         if self.mode == "native":
-            bench = validation_bench(context.bench, "rhfl(mode='native')")
-            logits = bench.logits((local + moved).astype(np.float32), "validation")
-            info["rhfl_personal_accuracy"] = float(accuracy(logits, bench.labels("validation")).mean())
+            evaluator = validation_evaluator(context.server_evaluator, "rhfl(mode='native')")
+            logits = evaluator.logits((local + moved).astype(np.float32), "validation")
+            info["rhfl_personal_accuracy"] = float(accuracy(logits, evaluator.labels("validation")).mean())
         change = weighted_sum(share, updates.delta) + weighted_sum(share, moved)
         return Step(change, np.ones(len(updates), np.bool_), info)
 
@@ -146,18 +146,18 @@ class RHFL(Base):
         return confidence_weights(before, now, form=self.confidence, gain=self.gain), float(known.sum())
 
     def _teach(
-        self, bench: ServerBench, split: str, local: Real, weight: Double, rng: np.random.Generator
+        self, evaluator: ServerEvaluator, split: str, local: Real, weight: Double, rng: np.random.Generator
     ) -> tuple[Double, int]:
         """Eq. 2 for every copy: how far each one moves, and how many classes the cohort names between them.
 
         All copies meet the public batches in the same order.
         """
         seed = int(rng.integers(2**31))
-        steps = -(-bench.size(split) // self.batch_size)
+        steps = -(-evaluator.size(split) // self.batch_size)
         schedule = Schedule(self.lr, steps, self.batch_size, clip=math.inf, cosine=False)
         copies, named = local.astype(np.float64), 0
         for index in range(self.passes):
-            said = probabilities(bench.logits(copies.astype(np.float32), split))
+            said = probabilities(evaluator.logits(copies.astype(np.float32), split))
             sound: Mask = np.asarray(np.isfinite(said).all(axis=(1, 2)))
             named = int(np.unique(said[sound].argmax(axis=2)).size)
             for k in np.flatnonzero(sound):
@@ -170,7 +170,7 @@ class RHFL(Base):
                 if divergence(target, said[k]) < AGREED:
                     continue
                 order = generator(seed, "rhfl-public", index)
-                copies[k] = distil(bench, split, copies[k], target, schedule, order)
+                copies[k] = distil(evaluator, split, copies[k], target, schedule, order)
         return copies - local, named
 
 

@@ -40,9 +40,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.errors import BadParameter, MissingSignal, check
+from fedcohort.methods._parts.client_rows import ClientRows, Rows, finite_rows
+from fedcohort.methods._parts.local_solver import path_lengths
 from fedcohort.methods.base import Base, Double, Step, data_weights, multiplicity, normalised, weighted_sum
-from fedcohort.methods.client_rows import ClientRows, Rows, finite_rows
-from fedcohort.methods.local_solver import path_lengths
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Arrays, Index, Mask, Model, Plan, Real, Updates
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from fedcohort.core.pack import PackError, unpack
-from fedcohort.disk import DISK, FAULTS
 from fedcohort.errors import JournalDamaged, StoreError
 from fedcohort.experiment.run import METRICS, journal_of
-from fedcohort.segments import unfold
+from fedcohort.storage.disk import DISK, FAULTS
+from fedcohort.storage.segments import decompress
 from fedcohort.types import Arrays
 
 _NEWEST = "SELECT kind, round, body FROM record ORDER BY seq DESC"
@@ -94,7 +94,7 @@ class Glance:
         try:
             if self._db.execute("PRAGMA user_version").fetchone()[0] < 2:
                 return []
-            return [list(unfold(body)) for (body,) in self._db.execute(_FOLDED)]
+            return [list(decompress(body)) for (body,) in self._db.execute(_FOLDED)]
         except (*FAULTS, PackError, TypeError) as error:
             raise damaged(self.path, str(error)) from None
 

@@ -17,10 +17,10 @@ from importlib.resources import files
 from typing import Any
 
 from fedcohort import __version__
-from fedcohort.report import bands
-from fedcohort.report.detail import chosen, details
-from fedcohort.report.gather import Gathered, Run
-from fedcohort.report.tables import Section, Table, runs_table
+from fedcohort.report.collected import Gathered, Run
+from fedcohort.report.plots import bands
+from fedcohort.report.run_detail import chosen, details
+from fedcohort.report.tables import ReportSection, ReportTable, runs_table
 from fedcohort.report.traits import ABOUT
 from fedcohort.report.views import plain
 
@@ -30,7 +30,7 @@ OPEN = 4  # tables of a section that are shown without a click
 _SCRIPTS = ("charts.js", "maps.js", "report.js")
 
 
-def page(gathered: Gathered, sections: Sequence[Section], title: str) -> str:
+def page(gathered: Gathered, sections: Sequence[ReportSection], title: str) -> str:
     """The whole page as text."""
     style, script = web("style.css"), "\n".join(web(name) for name in _SCRIPTS)
     data: dict[str, Any] = {"by": gathered.by, "settings": _settings(gathered), "about": ABOUT}
@@ -120,7 +120,7 @@ def _summary(gathered: Gathered) -> str:
     return (
         f"{_count(len(runs), 'run')} ({done} finished), {_count(len(entries), gathered.by)}, "
         f"{_count(len(gathered.settings), 'setting')}, {_count(len(seeds), 'seed')}. "
-        f"Made {made} by fedcohort {__version__}."
+        f"ReportFiles {made} by fedcohort {__version__}."
     )
 
 
@@ -137,7 +137,7 @@ def _count(n: int, word: str) -> str:
     return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 
-def _section(section: Section) -> str:
+def _section(section: ReportSection) -> str:
     tables = [_titled(t, len(section.tables) <= OPEN) for t in section.tables]
     about = f"<p class='pale'>{escape(section.about)}</p>" if section.about else ""
     words = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in section.columns)
@@ -146,14 +146,14 @@ def _section(section: Section) -> str:
     return f"<section>{head}{''.join(tables)}{words}{_list(section.notes)}</section>"
 
 
-def _titled(table: Table, shown: bool) -> str:
+def _titled(table: ReportTable, shown: bool) -> str:
     title = escape(f"{table.title}, {table.remark}" if table.remark else table.title)
     if shown:
         return f"<h3>{title}</h3>{_table(table)}"
     return f"<details><summary>{title}</summary>{_table(table)}</details>"
 
 
-def _table(table: Table) -> str:
+def _table(table: ReportTable) -> str:
     head = "".join(f"<th scope='col'>{escape(h.replace('_', ' '))}</th>" for h in table.headers)
     rows = []
     for row in table.rows:

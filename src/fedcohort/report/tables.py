@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedcohort.experiment.compare import Comparison, Row, Setting, compare_subjects
-from fedcohort.experiment.measure import METRICS, metric
-from fedcohort.experiment.metrics import words
-from fedcohort.report.gather import Gathered, Run
+from fedcohort.experiment.metrics.compare import Comparison, Row, Setting, compare_subjects
+from fedcohort.experiment.metrics.run_metrics import words
+from fedcohort.experiment.metrics.stored_metrics import METRICS, metric
+from fedcohort.report.collected import Gathered, Run
 
 MAIN = ("terminal", "time_to_target")  # compared in full
 BESIDE = ("best", "early_stop", "drop", "rounds_to_target", "seconds", "bytes", "jain", "coverage", "client_worst")
@@ -16,7 +16,7 @@ LOOKS = ("better", "worse")
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """Text, and how it looks: number, words, better, worse or nothing."""
 
     text: str
@@ -24,22 +24,22 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Headers and rows, with a title and a remark below."""
 
     title: str
     headers: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     remark: str = ""
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """Tables that belong together."""
 
     title: str
     about: str
-    tables: tuple[Table, ...]
+    tables: tuple[ReportTable, ...]
     notes: tuple[str, ...] = ()
     columns: tuple[tuple[str, str], ...] = ()  # what the columns mean
 
@@ -48,14 +48,14 @@ def compared(
     gathered: Gathered, names: Sequence[str], *, baseline: str | None = None, target: float | None = None
 ) -> list[Comparison]:
     """A comparison of the finished runs for each of these metrics; none where nothing is finished."""
-    subjects = [r.subject for r in gathered.runs if r.finished]
+    records = [r.record for r in gathered.runs if r.finished]
     chosen = [metric(name) for name in names]
-    if not subjects:
+    if not records:
         return []
-    return [compare_subjects(subjects, m, baseline=baseline, by=gathered.by, target=target) for m in chosen]
+    return [compare_subjects(records, m, baseline=baseline, by=gathered.by, target=target) for m in chosen]
 
 
-def comparison_section(made: Comparison) -> Section:
+def comparison_section(made: Comparison) -> ReportSection:
     """One metric in full: every setting with differences, p-values and verdicts, then the ranks."""
     better = "higher" if made.better > 0 else "lower"
     tables = tuple(_comparison_table(made, setting) for setting in made.settings)
@@ -65,42 +65,47 @@ def comparison_section(made: Comparison) -> Section:
         notes += [f"average ranks over {made.ranks.settings} settings (1 is best): {told}", made.ranks.words]
     about = f"{made.about}; {better} is better. Intervals: 95 % bootstrap over seeds; differences are paired by seed; "
     about += f"p: exact, two-sided, after Holm's correction for the {made.by}s of a setting."
-    return Section(f"Comparison: {made.metric.replace('_', ' ')}", about, tables, tuple(notes))
+    return ReportSection(f"Comparison: {made.metric.replace('_', ' ')}", about, tables, tuple(notes))
 
 
-def overview_section(found: Sequence[Comparison]) -> Section:
+def overview_section(found: Sequence[Comparison]) -> ReportSection:
     """All metrics side by side, one table per setting; what differs from the baseline is marked."""
     tables = []
     for at, setting in enumerate(found[0].settings if found else ()):
         rows = []
         for row in setting.rows:
-            cells = [Cell(row.entry)]
+            cells = [TableCell(row.entry)]
             for made in found:
                 own = {r.entry: r for r in made.settings[at].rows}[row.entry]
-                cells.append(Cell(interval(own, made.metric), _look(own.verdict) or "number"))
+                cells.append(TableCell(interval(own, made.metric), _look(own.verdict) or "number"))
             rows.append(tuple(cells))
         headers = (found[0].by, *(made.metric for made in found))
-        tables.append(Table(setting.name, headers, tuple(rows)))
+        tables.append(ReportTable(setting.name, headers, tuple(rows)))
     columns = tuple((m.metric, f"{m.about} ({'higher' if m.better > 0 else 'lower'} is better)") for m in found)
     base = found[0].baseline if found else ""
     about = f"Mean over seeds [95 % interval]; a mark is a difference from {base} that stands after correction."
-    return Section("All metrics", about, tuple(tables), columns=columns)
+    return ReportSection("All metrics", about, tuple(tables), columns=columns)
 
 
-def runs_table(runs: Sequence[Run]) -> Table:
+def runs_table(runs: Sequence[Run]) -> ReportTable:
     """Every run with its state."""
     headers = ("run", "selector", "method", "world", "task", "seed", "state", "rounds", "accuracy", "virtual time")
     rows = []
     for run in runs:
         c, h = run.config, run.history
-        last = METRICS["final"].compute(run.subject)
-        clock = METRICS["seconds"].compute(run.subject)
+        last = METRICS["final"].compute(run.record)
+        clock = METRICS["seconds"].compute(run.record)
         numbers = (f"{h.length}/{c.rounds}", words(last, missing="-"), "-" if clock is None else f"{clock:,.0f} s")
         texts = (run.folder.name, c.selector, c.method, c.world, c.task)
         rows.append(
-            (*map(Cell, texts), Cell(str(c.seed), "number"), Cell(run.state), *(Cell(n, "number") for n in numbers))
+            (
+                *map(TableCell, texts),
+                TableCell(str(c.seed), "number"),
+                TableCell(run.state),
+                *(TableCell(n, "number") for n in numbers),
+            )
         )
-    return Table("runs", headers, tuple(rows))
+    return ReportTable("runs", headers, tuple(rows))
 
 
 def interval(row: Row, name: str) -> str:
@@ -111,19 +116,23 @@ def interval(row: Row, name: str) -> str:
     return text if row.count == len(row.values) else f"{text} in {row.count} of {len(row.values)}"
 
 
-def _comparison_table(made: Comparison, setting: Setting) -> Table:
+def _comparison_table(made: Comparison, setting: Setting) -> ReportTable:
     gap = any(r.improvement is not None for r in setting.rows)
     extra = ("of the gap to IID",) if gap else ()
     headers = (made.by, "mean", "seeds", f"minus {made.baseline}", "won:lost", "p", *extra, "verdict")
     rows = []
     for row in setting.rows:
-        cells = [Cell(row.entry), Cell(interval(row, made.metric), "number"), Cell(f"{row.count}/{len(row.values)}")]
-        cells += [Cell(text, "number") for text in _against(row, made.baseline)]
+        cells = [
+            TableCell(row.entry),
+            TableCell(interval(row, made.metric), "number"),
+            TableCell(f"{row.count}/{len(row.values)}"),
+        ]
+        cells += [TableCell(text, "number") for text in _against(row, made.baseline)]
         if gap:
-            cells.append(Cell("-" if row.improvement is None else f"{100 * row.improvement:.1f} %", "number"))
-        rows.append((*cells, Cell(row.verdict, _look(row.verdict) or "words")))
+            cells.append(TableCell("-" if row.improvement is None else f"{100 * row.improvement:.1f} %", "number"))
+        rows.append((*cells, TableCell(row.verdict, _look(row.verdict) or "words")))
     goal = "" if setting.target is None else f"target {setting.target:.4f}"
-    return Table(setting.name, headers, tuple(rows), goal)
+    return ReportTable(setting.name, headers, tuple(rows), goal)
 
 
 def _against(row: Row, baseline: str) -> tuple[str, str, str]:

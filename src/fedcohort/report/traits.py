@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.errors import FedcohortError
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.measure import Subject, right_labels
-from fedcohort.sim.history import History
+from fedcohort.experiment.metrics.stored_metrics import RunRecord, right_labels
+from fedcohort.rounds.history import History
 
 Traits = dict[str, NDArray[np.float64]]
 ABOUT = {
@@ -41,7 +41,7 @@ def order(values: ArrayLike) -> NDArray[np.int64]:
 @lru_cache(maxsize=64)
 def _traits(world: str, task: str, seed: int) -> tuple[Traits, str]:
     try:
-        built: Any = Subject(RunConfig(world=world, task=task, seed=seed), History(0)).world
+        built: Any = RunRecord(RunConfig(world=world, task=task, seed=seed), History(0)).world
         return {
             "skew": built.divergence(),
             "noise": 1.0 - np.where(built.train.sizes > 0, right_labels(built), 1.0),

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from fedcohort.core import draw
 from fedcohort.errors import check
-from fedcohort.selectors.context import sample
-from fedcohort.selectors.newest import NewestLoss
+from fedcohort.selectors._parts.flash_context import sample
+from fedcohort.selectors._parts.last_reports import NewestLoss
 from fedcohort.types import Arrays, Cohort, Real, Round, RoundResult
 
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from fedcohort.core import draw
 from fedcohort.errors import check
-from fedcohort.selectors.directions import DirectionsState, remember, squared_distances
+from fedcohort.selectors._parts.update_memory import DirectionsState, remember, squared_distances
 from fedcohort.types import Arrays, Cohort, Index, Round, RoundResult
 
 Double = NDArray[np.float64]

@@ -29,12 +29,12 @@ from numpy.typing import NDArray
 from fedcohort.core import draw
 from fedcohort.core.table import column
 from fedcohort.errors import check
-from fedcohort.selectors.reward import Paid, needs, pay
+from fedcohort.selectors._parts.bandit_reward import RewardState, needs, reward
 from fedcohort.types import Arrays, Cohort, Real, Round, RoundResult
 
 
 @dataclass
-class EpsilonGreedyState(Paid):
+class EpsilonGreedyState(RewardState):
     """What is remembered of every client."""
 
     value: Real = column(0.5)  # Q_k
@@ -71,13 +71,13 @@ class EpsilonGreedy:
         rest = np.ones(value.size, np.bool_)
         rest[best] = False
         at = np.concatenate([best, draw.uniform(np.flatnonzero(rest), k - best.size, rng)])
-        return Cohort(rnd.available[at], why={"value": value[at], "by_lot": np.arange(k) >= best.size})
+        return Cohort(rnd.available[at], why={"value": value[at], "draw_uniform": np.arange(k) >= best.size})
 
     def observe(self, result: RoundResult) -> None:
         """Eq. 1."""
         s = self.state
         s.grow(int(result.clients.max(initial=-1)) + 1)
-        y, counts = pay(s, result, self.reward)
+        y, counts = reward(s, result, self.reward)
         who = result.clients[counts]
         s.times[who] += 1
         step = np.where(s.times[who] == 1, 1.0, self.step) if self.step > 0 else 1 / s.times[who]

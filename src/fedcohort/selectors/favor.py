@@ -37,12 +37,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.core import rng as luck
+from fedcohort.core.rng import generator
 from fedcohort.core.stats import zscore
 from fedcohort.core.table import column
 from fedcohort.errors import check
-from fedcohort.selectors import weight_state as blocks
-from fedcohort.selectors.q_learner import Learner, LearnerState, learn_profiles
+from fedcohort.selectors._parts import weight_embedding as blocks
+from fedcohort.selectors._parts.dqn_agent import Learner, LearnerState, learn_profiles
 from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -174,14 +174,14 @@ class Favor:
     def _first(self, clients: Index) -> Index:
         """The one action of preset "flash-rl"."""
         odds = self.learner.q(self.state, clients) if self.learner.ready(self.state) else np.zeros(clients.size)
-        return clients[draw.softmax(odds, 1, 1.0, luck.generator(self.learner.seed, "first", self.state.step))]
+        return clients[draw.softmax(odds, 1, 1.0, generator(self.learner.seed, "first", self.state.step))]
 
 
 def pretrain(play: Callable[[Favor, int], object], episodes: int, **options: Any) -> Arrays:
     """Train an agent over episodes, one client a round, and return its state for ``mode="pretrained"``.
 
     `play(selector, episode)` runs one episode with the given selector in a simulator of your choice, e.g.
-    ``lambda favor, e: fedcohort.simulate(favor, world="dirichlet-0.1-v1", size=1, rounds=50, seed=e)``. `options` are
+    ``lambda favor, e: simulate(favor, world="dirichlet-0.1-v1", cohort_size=1, rounds=50, seed=e)``. `options` are
     those of :class:`Favor`; use the same ones for the agent that loads the state.
     """
     check(episodes >= 1, f"episodes = {episodes}", "there is at least one", "use e.g. 20")

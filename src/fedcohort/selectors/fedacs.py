@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from fedcohort.core import draw
 from fedcohort.core.table import column
 from fedcohort.errors import check
-from fedcohort.selectors.newest import Samples
+from fedcohort.selectors._parts.last_reports import Samples
 from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
 
 EXACT = 500  # available clients up to which the sequential draw is the default: 0.4 * 500^2 Beta draws

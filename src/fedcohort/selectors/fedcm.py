@@ -39,10 +39,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.core import rng as luck
+from fedcohort.core.rng import uniform_at
 from fedcohort.core.table import Table, column
 from fedcohort.errors import check
-from fedcohort.selectors.context import best
+from fedcohort.selectors._parts.flash_context import best
 from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
 
 SILENCE = ("expected", "zero")
@@ -125,7 +125,7 @@ class FedCMUCB:
         s.grow(population)
         if self.initial == "bernoulli" and s.rows > known:
             fresh = np.arange(known, s.rows)
-            s.mean[fresh] = luck.uniform_at(self.prior_seed, "fedcm-prior", 0, fresh) < 0.5
+            s.mean[fresh] = uniform_at(self.prior_seed, "fedcm-prior", 0, fresh) < 0.5
 
 
 class FedCMTS:

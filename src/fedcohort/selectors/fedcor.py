@@ -114,15 +114,15 @@ class FedCor:
         )
         self._lot: tuple[int, int] | None = None  # round, seed for new columns of X
 
-    def by_lot(self, index: int) -> bool:
+    def draw_uniform(self, index: int) -> bool:
         """Whether this round is drawn by lot: the warm-up, and a sample every Delta rounds."""
         return index <= self.warm_up or (index - self.warm_up) % self.interval == 0
 
     def probe(self, rnd: Round, rng: np.random.Generator) -> Index:
         """Everybody before and after a round that is drawn by lot."""
         del rng
-        wanted = self.by_lot(rnd.index) or (
-            rnd.index > 0 and self.by_lot(rnd.index - 1) and rnd.index - 1 > self.warm_up
+        wanted = self.draw_uniform(rnd.index) or (
+            rnd.index > 0 and self.draw_uniform(rnd.index - 1) and rnd.index - 1 > self.warm_up
         )
         return rnd.available if wanted else np.empty(0, np.int64)
 
@@ -131,7 +131,7 @@ class FedCor:
         s = self.state
         s.grow(rnd.population)
         k = min(rnd.size, rnd.available.size)
-        if self.by_lot(rnd.index) or not s.fits:
+        if self.draw_uniform(rnd.index) or not s.fits:
             clients = draw.uniform(rnd.available, k, rng)
             inclusion = np.full(k, k / max(rnd.available.size, 1))
             cohort = Cohort(clients, inclusion=inclusion, why={"gain": np.zeros(k), "alpha": s.alpha[clients]})
@@ -146,7 +146,7 @@ class FedCor:
         """Keep the losses; fit when a sample has come in; let alpha decay."""
         s, told = self.state, result.clients
         s.grow(int(told.max(initial=-1)) + 1)
-        if not self.by_lot(result.index) and s.fits:
+        if not self.draw_uniform(result.index) and s.fits:
             s.alpha[told] *= self.decay
         if result.probed is None:
             return
@@ -173,7 +173,7 @@ class FedCor:
         both = s.asked[who] == index - 1
         change = (loss - s.loss[who])[both]
         s.loss[who], s.asked[who] = loss, index
-        if change.size < 2 or not self.by_lot(index - 1):
+        if change.size < 2 or not self.draw_uniform(index - 1):
             return False
         e = int(np.argmin(s.when))  # the oldest, or one that is free
         s.change[:, e], s.seen[:, e], s.when[e] = 0.0, False, index - 1

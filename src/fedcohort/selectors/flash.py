@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from fedcohort.core import linalg
 from fedcohort.core.table import block
 from fedcohort.errors import UnknownName, check
-from fedcohort.selectors.context import NEEDS, Context, ContextState, fork, opening
+from fedcohort.selectors._parts.flash_context import NEEDS, Context, ContextState, fork, opening
 from fedcohort.types import Arrays, Cohort, Index, Probed, Real, Round, RoundResult
 
 Double = NDArray[np.float64]

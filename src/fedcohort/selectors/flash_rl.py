@@ -42,8 +42,8 @@ from numpy.typing import NDArray
 from fedcohort.core import draw
 from fedcohort.core.table import column
 from fedcohort.errors import check
-from fedcohort.selectors import weight_state as blocks
-from fedcohort.selectors.q_learner import Learner, LearnerState, learn_profiles
+from fedcohort.selectors._parts import weight_embedding as blocks
+from fedcohort.selectors._parts.dqn_agent import Learner, LearnerState, learn_profiles
 from fedcohort.types import Arrays, Cohort, Index, Mask, Real, Round, RoundResult
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -134,7 +134,7 @@ class FlashRL:
         q = self.learner.q(s, rnd.available)
         picked, lot = places(q, rnd.size, self.epsilon(rnd.index), rng)
         clients = rnd.available[picked]
-        why = {"q": q[picked], "reputation": s.reputation[clients], "by_lot": lot}
+        why = {"q": q[picked], "reputation": s.reputation[clients], "draw_uniform": lot}
         return Cohort(clients, why=why)
 
     def observe(self, result: RoundResult) -> None:

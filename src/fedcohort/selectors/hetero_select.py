@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from fedcohort.core.table import Table, column, ragged
 from fedcohort.errors import check
-from fedcohort.selectors.context import CHUNK, best, chunks, sample
+from fedcohort.selectors._parts.flash_context import CHUNK, best, chunks, sample
 from fedcohort.types import Array, Arrays, Cohort, Index, Mask, Real, Round, RoundResult
 
 Double = NDArray[np.float64]

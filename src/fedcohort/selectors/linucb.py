@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from fedcohort.core import linalg
 from fedcohort.core.table import block, column
 from fedcohort.errors import check
-from fedcohort.selectors.context import Moving, Scale, best, sample, standardise
+from fedcohort.selectors._parts.flash_context import Moving, Scale, best, sample, standardise
 from fedcohort.types import Arrays, Cohort, Index, Mask, Real, Round, RoundResult
 
 Double = NDArray[np.float64]

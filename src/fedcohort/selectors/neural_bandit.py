@@ -36,10 +36,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.core import rng as luck
+from fedcohort.core.rng import generator
 from fedcohort.core.table import block, ragged
 from fedcohort.errors import check
-from fedcohort.selectors.context import NEEDS, Context, ContextState, chunks, fork, opening
+from fedcohort.selectors._parts.flash_context import NEEDS, Context, ContextState, chunks, fork, opening
 from fedcohort.types import Arrays, Cohort, Index, Probed, Real, Round, RoundResult
 
 Single = NDArray[np.float32]
@@ -96,9 +96,9 @@ class NeuralBandit:
         self.needs = self.context.needs
         self.mode, self.explore, self.ridge, self.lr, self.steps = mode, explore, ridge, lr, steps
         self.batch, self.memory, self.candidates, self.seed = batch, memory, candidates, seed
-        opening(initial, Round(0, 0, np.empty(0, np.int64), 0), luck.generator(0, "check"))  # refuses a bad word now
-        self.initial, self.net = initial, Network(len(self.context.elements), width)
-        first = self.net.initial(luck.generator(seed, "neural-bandit"))
+        opening(initial, Round(0, 0, np.empty(0, np.int64), 0), generator(0, "check"))  # refuses a bad word now
+        self.initial, self.net = initial, RewardNetwork(len(self.context.elements), width)
+        first = self.net.initial(generator(seed, "neural-bandit"))
         zero = np.zeros_like(first)
         self.state = NeuralState(w=first, Z=zero + np.float32(ridge), adam_m=zero, adam_v=zero.copy())
 
@@ -149,7 +149,7 @@ class NeuralBandit:
             return
         s.pairs_x = np.concatenate([s.pairs_x.reshape(-1, x.shape[1]), x.astype(np.float32)])[-self.memory :]
         s.pairs_y = np.concatenate([s.pairs_y, y.astype(np.float32)])[-self.memory :]
-        rng, n = luck.generator(self.seed, "neural-bandit", index), s.pairs_y.size
+        rng, n = generator(self.seed, "neural-bandit", index), s.pairs_y.size
         s.w, s.adam_m, s.adam_v = s.w.copy(), s.adam_m.copy(), s.adam_v.copy()
         for _ in range(self.steps):
             at = rng.integers(0, n, min(self.batch, n))
@@ -161,7 +161,7 @@ class NeuralBandit:
             s.w -= np.float32(step) * s.adam_m / (np.sqrt(s.adam_v) + np.float32(1e-8))
 
 
-class Network:
+class RewardNetwork:
     """f(x; w): d - q - q - 1 with ReLU, parameters in one flat vector, gradients by hand."""
 
     def __init__(self, d: int, q: int) -> None:

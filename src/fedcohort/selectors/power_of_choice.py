@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from fedcohort.core import draw
 from fedcohort.errors import check
-from fedcohort.selectors.newest import NewestLoss
+from fedcohort.selectors._parts.last_reports import NewestLoss
 from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
 
 LOSS = {"pow-d": "probe_loss", "cpow-d": "probe_batch_loss", "rpow-d": "train_loss", "adapow-d": "probe_loss"}

@@ -38,10 +38,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw, linalg
-from fedcohort.core import rng as luck
+from fedcohort.core.rng import generator
 from fedcohort.core.table import block
 from fedcohort.errors import check
-from fedcohort.selectors.context import NEEDS, Context, ContextState, fork, opening
+from fedcohort.selectors._parts.flash_context import NEEDS, Context, ContextState, fork, opening
 from fedcohort.types import Arrays, Cohort, Index, Probed, Real, Round, RoundResult
 
 Double = NDArray[np.float64]
@@ -98,9 +98,9 @@ class RestlessBandit:
         self.needs = self.context.needs
         self.mode, self.explore, self.discount, self.width, self.ridge = mode, explore, discount, width, ridge
         self.initial = initial
-        opening(initial, Round(0, 0, np.empty(0, np.int64), 0), luck.generator(0, "check"))  # refuses a bad word now
+        opening(initial, Round(0, 0, np.empty(0, np.int64), 0), generator(0, "check"))  # refuses a bad word now
         d, h = len(self.context.elements), regimes if mode == "hidden" else 2
-        apart = 0.1 * luck.generator(seed, "restless-bandit").standard_normal((h, d)) * (mode == "hidden")
+        apart = 0.1 * generator(seed, "restless-bandit").standard_normal((h, d)) * (mode == "hidden")
         move = np.where(np.eye(h) > 0, stay, (1 - stay) / (h - 1))
         self.state = RestlessState(
             V=np.repeat(ridge * np.eye(d)[None], h, axis=0),

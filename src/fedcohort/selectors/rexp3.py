@@ -44,8 +44,8 @@ from fedcohort.core import draw
 from fedcohort.core.stats import rank
 from fedcohort.core.table import column
 from fedcohort.errors import UnknownName, check
+from fedcohort.selectors._parts.last_reports import Samples
 from fedcohort.selectors.fedacs import known_samples, skewness
-from fedcohort.selectors.newest import Samples
 from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
 
 PRESETS = ("rank", "fedacs")

@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 
 from fedcohort.core.table import column
 from fedcohort.errors import check
-from fedcohort.selectors.context import best
-from fedcohort.selectors.reward import Paid, needs, pay
+from fedcohort.selectors._parts.bandit_reward import RewardState, needs, reward
+from fedcohort.selectors._parts.flash_context import best
 from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
 
 
 @dataclass
-class UCB1State(Paid):
+class UCB1State(RewardState):
     """What is remembered of every client."""
 
     mean: Real = column(0.0)  # y_k
@@ -78,7 +78,7 @@ class UCB1:
         """A running mean of the pay."""
         s, told = self.state, result.clients
         s.grow(int(told.max(initial=-1)) + 1)
-        y, counts = pay(s, result, self.reward)
+        y, counts = reward(s, result, self.reward)
         if self.forget < 1:
             s.times *= np.float32(self.forget)
         s.times[told] += 1

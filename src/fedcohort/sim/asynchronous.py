@@ -1,9 +1,9 @@
-"""The loop without rounds: `size` clients are always out, and the model moves whenever `gather` updates are there.
+"""Buffered asynchronous rounds: `cohort_size` clients are always out, the model moves at every `buffer_size`-th update.
 
 A step asks as many clients as have come back, sends them the model as it is now, and lets virtual time pass until the
-`gather`-th valid update has arrived, whoever was sent out when. Those that arrived are aggregated and told; an update
-says how many versions old the model is that it was computed on (`Updates.extras["staleness"]`), and a method may weigh
-it by that (FedBuff). Nobody waits for the slow, and what they did is not lost.
+`buffer_size`-th valid update has arrived, whoever was sent out when. Those that arrived are aggregated and told; an
+update says how many versions old the model is that it was computed on (`Updates.extras["staleness"]`), and a method
+may weigh it by that (FedBuff). Nobody waits for the slow, and what they did is not lost.
 
 What differs from rounds
     * A selector hears of a client when it ends, so a result may have rows of several cohorts; each client that was
@@ -11,7 +11,7 @@ What differs from rounds
     * A client cannot be asked again while it is out.
     * A step without enough valid updates under way ends when somebody drops out: the seat is given away, and updates
       that are there already wait.
-    * `deadline` is how long one client may take. Over-selection, quorum and back-off have no meaning and are refused.
+    * `deadline` is how long one client may take. Over-selection, min_replies and back-off are refused.
     * Clients train when they are sent out, in the simulator's own time; the bytes of a reply are counted then.
     * A method whose server half reads what was sent out with the model (SCAFFOLD's option II: c) is refused.
 """
@@ -26,8 +26,8 @@ import numpy as np
 from fedcohort.errors import BadParameter
 from fedcohort.methods.fedbuff import STALENESS
 from fedcohort.protocols import Method
-from fedcohort.sim.flight import Flight, costing
-from fedcohort.sim.loop import IDLE, Probing, Simulation
+from fedcohort.sim.in_flight import Flight, costing
+from fedcohort.sim.simulation import IDLE, Probing, Simulation
 from fedcohort.types import Arrays
 
 FLIGHT = "flight."
@@ -45,7 +45,7 @@ class Asynchronous(Simulation):
     def _round(self) -> dict[str, float]:
         index = self.session.index
         probing = Probing(self, index)
-        cohort = self._ask(probing, self.settings.size - self.flight.running(self.clock))
+        cohort = self._ask(probing, self.settings.cohort_size - self.flight.running(self.clock))
         plan, asked = self._prepared(index, cohort)
         sent = self.federation.train(index, self.model, cohort, plan, self._needs, int(cohort.clients.size))
         began, self.clock = self.clock, self.clock + probing.seconds
@@ -53,7 +53,7 @@ class Asynchronous(Simulation):
         if not len(self.flight):
             self.clock += IDLE
             return self._tell(index, costing(sent, self.clock - began, sent.traffic), probing, {})
-        self.clock, here = self.flight.closing(self.settings.gather, self.clock)
+        self.clock, here = self.flight.closing(self.settings.buffer_size, self.clock)
         replies, origin, rates = self.flight.land(here, self.version)
         ages = replies.updates.extras[STALENESS]
         trained = replace(plan, lr=rates if np.unique(rates).size > 1 else plan.lr, correction=None)
@@ -84,7 +84,7 @@ def check_method(method: Method) -> None:
     """Refuse a method whose server half reads what it has just sent out."""
     if not getattr(method, "asynchronous", True):
         raise BadParameter(
-            f"method {method.name} with gather",
+            f"method {method.name} with buffer_size",
             "it reads its own state as it was when the client left, and that has changed since",
-            "use fedbuff, or leave gather out (scaffold(option='I') can do it)",
+            "use fedbuff, or leave buffer_size out (scaffold(option='I') can do it)",
         )

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from fedcohort import signals as catalogue
 from fedcohort.core.rng import generator
 from fedcohort.protocols import Task, Trained, World
+from fedcohort.rounds.validation import Limits, validate
 from fedcohort.types import Arrays, Cohort, Index, Mask, Model, Outcome, Plan, Probed, Real, Signals, Updates, Work
-from fedcohort.validate import Limits, validate
 
 FLOAT = 4  # bytes of a parameter on the wire
 FORWARD = 1 / 3  # a forward pass costs a third of a training pass

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from fedcohort.engines import losses as objectives
+from fedcohort.engines.networks import Network, lenet, mlp
+from fedcohort.engines.steps import OPTIMISERS
 from fedcohort.errors import UnknownName, check
-from fedcohort.registry import parse
-from fedcohort.tasks import objectives
-from fedcohort.tasks.base import TaskSpec
-from fedcohort.tasks.classify import ClassificationSpec, Factory
-from fedcohort.tasks.engine.steps import OPTIMISERS
-from fedcohort.tasks.models import Network, lenet, mlp
+from fedcohort.registry.lookup import parse
+from fedcohort.tasks.classification import ClassificationSpec, Factory
 from fedcohort.tasks.quadratic import QuadraticSpec
+from fedcohort.tasks.spec import TaskSpec
 from fedcohort.types import Plan
 
 PLAN_OPTIONS = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "optimiser", "objective", "prox")
@@ -28,7 +28,7 @@ DATA_OPTIONS = ("validation", "unlabelled", "unused", "test", "recut", "split", 
 
 
 @dataclass(frozen=True)
-class Entry:
+class TaskEntry:
     """One classification task of the catalogue."""
 
     about: str
@@ -67,7 +67,7 @@ def _torch_model(name: str, **options: Any) -> Factory:
 
 
 def _make(name: str, **options: Any) -> Any:
-    from fedcohort.tasks import torch_models
+    from fedcohort.engines import torch_networks as torch_models
 
     return torch_models.MODELS[name](**options)
 
@@ -80,8 +80,8 @@ _WRITERS = {"split": "within", "test": 0.2, "validation": 0.05, "normal": (0.961
 _VOLUNTEERS = {"split": "owner", "test": 0.2, "validation": 0.1}
 _DIGIT, _MNIST, _CIFAR = (1, 8, 8), (1, 28, 28), (3, 32, 32)
 
-ENTRIES: dict[str, Entry] = {
-    "digits-softmax": Entry(
+ENTRIES: dict[str, TaskEntry] = {
+    "digits-softmax": TaskEntry(
         "8 x 8 digits (embedded), softmax regression, 650 parameters",
         "digits",
         partial(_mlp, 64, 10),
@@ -89,7 +89,7 @@ ENTRIES: dict[str, Entry] = {
         {},
         _DIGITS,
     ),
-    "digits-mlp": Entry(
+    "digits-mlp": TaskEntry(
         "8 x 8 digits (embedded), one hidden layer of 32, 2,410 parameters",
         "digits",
         partial(_mlp, 64, 10),
@@ -97,7 +97,7 @@ ENTRIES: dict[str, Entry] = {
         {"hidden": (32,)},
         _DIGITS,
     ),
-    "digits-cnn": Entry(
+    "digits-cnn": TaskEntry(
         "8 x 8 digits (embedded), two 3 x 3 convolutions, 3,658 parameters",
         "digits",
         partial(_cnn, _DIGIT, 10, kernel=3, padding=1),
@@ -105,63 +105,63 @@ ENTRIES: dict[str, Entry] = {
         {"channels": (8, 16), "hidden": (32,)},
         _DIGITS,
     ),
-    "mnist-mlp": Entry(
+    "mnist-mlp": TaskEntry(
         "MNIST, one hidden layer of 64, 50,890 parameters",
         "mnist",
         partial(_mlp, 784, 10),
         _SGD,
         {"hidden": (64,)},
     ),
-    "mnist-cnn": Entry(
+    "mnist-cnn": TaskEntry(
         "MNIST, 5 x 5 convolutions of 8 and 16 channels, 20,522 parameters",
         "mnist",
         partial(_cnn, _MNIST, 10),
         _SGD,
         {"channels": (8, 16), "hidden": (64,)},
     ),
-    "mnist-cnn-flashrl": Entry(
+    "mnist-cnn-flashrl": TaskEntry(
         "MNIST, FLASH-RL's CNN (32 and 64 channels, 512 hidden), 582,026 parameters",
         "mnist",
         partial(_cnn, _MNIST, 10),
         _FLASH_RL,
         {"channels": (32, 64), "hidden": (512,)},
     ),
-    "cifar10-cnn": Entry(
+    "cifar10-cnn": TaskEntry(
         "CIFAR-10, the PyTorch-tutorial CNN of FedACS, 62,006 parameters",
         "cifar10",
         partial(_cnn, _CIFAR, 10),
         _FEDACS,
         {"channels": (6, 16), "hidden": (120, 84)},
     ),
-    "cifar10-cnn-wide": Entry(
+    "cifar10-cnn-wide": TaskEntry(
         "CIFAR-10, 5 x 5 convolutions of 32 and 64 channels, 512 hidden, 878,538 parameters",
         "cifar10",
         partial(_cnn, _CIFAR, 10),
         _FLASH_RL,
         {"channels": (32, 64), "hidden": (512,)},
     ),
-    "cifar10-cnn-flashrl": Entry(
+    "cifar10-cnn-flashrl": TaskEntry(
         "CIFAR-10, FLASH-RL's CNN (6 and 16 channels, 256 hidden), 108,098 parameters",
         "cifar10",
         partial(_cnn, _CIFAR, 10),
         _FLASH_RL,
         {"channels": (6, 16), "hidden": (256,)},
     ),
-    "cifar10-vgg11": Entry(
+    "cifar10-vgg11": TaskEntry(
         "CIFAR-10, VGG-11 with group (or batch) normalisation, as FedCM; needs torch",
         "cifar10",
         partial(_torch_model, "vgg11", channels=3, classes=10),
         Plan(epochs=5, batch_size=64, lr=0.01, momentum=0.9, weight_decay=5e-4),
         {"norm": "group"},
     ),
-    "cifar10-resnet18": Entry(
+    "cifar10-resnet18": TaskEntry(
         "CIFAR-10, ResNet-18 with group (or batch) normalisation, as FLASH (Adam 1e-3); needs torch",
         "cifar10",
         partial(_torch_model, "resnet18", channels=3, classes=10),
         Plan(epochs=5, batch_size=64, lr=1e-3, optimiser="adam"),
         {"norm": "group"},
     ),
-    "femnist-cnn": Entry(
+    "femnist-cnn": TaskEntry(
         "FEMNIST by writer, 62 classes, 5 x 5 convolutions of 16 and 32 channels, 86,910 parameters",
         "femnist",
         partial(_cnn, _MNIST, 62),
@@ -169,7 +169,7 @@ ENTRIES: dict[str, Entry] = {
         {"channels": (16, 32), "hidden": (128,)},
         _WRITERS,
     ),
-    "har-mlp": Entry(
+    "har-mlp": TaskEntry(
         "Activities by volunteer (HAPT), flattened windows, one hidden layer of 64",
         "har",
         partial(_mlp, 768, 6),
@@ -177,7 +177,7 @@ ENTRIES: dict[str, Entry] = {
         {"hidden": (64,)},
         _VOLUNTEERS,
     ),
-    "har-gru": Entry(
+    "har-gru": TaskEntry(
         "Activities by volunteer (HAPT), two-layer GRU on 128 x 6 windows; needs torch",
         "har",
         partial(_torch_model, "gru", channels=6, classes=6, layers=2),
@@ -185,7 +185,7 @@ ENTRIES: dict[str, Entry] = {
         {"hidden": 32, "stride": 1},
         _VOLUNTEERS,
     ),
-    "mobifall-gru": Entry(
+    "mobifall-gru": TaskEntry(
         "Fall or daily activity by volunteer (MobiFall), two-layer GRU on 128 x 6 windows; needs torch",
         "mobifall",
         partial(_torch_model, "gru", channels=6, classes=2, layers=2),
@@ -233,7 +233,7 @@ def get(name: str, **overrides: Any) -> TaskSpec:
     return ClassificationSpec(name, entry.dataset, model, default, about=entry.about, **cuts)
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> TaskEntry:
     if name not in ENTRIES:
         raise UnknownName.among("task", name, names())
     return ENTRIES[name]

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.rng import generator, uniform_at
+from fedcohort.engines.steps import Stepper
 from fedcohort.errors import UnknownName, check
-from fedcohort.protocols import LocalBench, ServerBench, Trained, World
+from fedcohort.protocols import ClientEvaluator, ServerEvaluator, Trained, World
 from fedcohort.signals import SIGNALS, of_side
-from fedcohort.tasks.engine.steps import Stepper
 from fedcohort.types import Array, Arrays, Index, Mask, Model, Part, Plan, Updates
 
 Double = NDArray[np.float64]
@@ -149,11 +149,11 @@ class Quadratic:
         everybody = np.arange(self._n.size)
         return 1.0 / (1.0 + self._gap(model.params.astype(np.float64), everybody, self._clean))
 
-    def bench(self) -> ServerBench | None:
+    def server_evaluator(self) -> ServerEvaluator | None:
         """None: there are no samples to classify at the server."""
         return None
 
-    def local(self) -> LocalBench | None:
+    def client_evaluator(self) -> ClientEvaluator | None:
         """None: there are no samples at the clients either."""
         return None
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.tasks.objectives import cross_entropy, log_softmax
+from fedcohort.engines.losses import cross_entropy, log_softmax
 from fedcohort.types import Index
 
 

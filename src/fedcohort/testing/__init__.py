@@ -10,10 +10,10 @@ _HOMES = {
     "MethodContract": "method_contract",
     "WorldContract": "world_contract",
     "TaskContract": "task_contract",
-    "PlantedFederation": "planted",
+    "SyntheticFederation": "synthetic_federation",
 }
 
-__all__ = ["MethodContract", "PlantedFederation", "SelectorContract", "TaskContract", "WorldContract"]
+__all__ = ["MethodContract", "SelectorContract", "SyntheticFederation", "TaskContract", "WorldContract"]
 
 
 def __getattr__(name: str) -> Any:

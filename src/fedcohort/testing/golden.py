@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from fedcohort.protocols import Selector
-from fedcohort.testing.planted import PlantedFederation
+from fedcohort.testing.synthetic_federation import SyntheticFederation
 
 ROUNDS = 20
 SETTING: dict[str, Any] = {"population": 30, "size": 5, "seed": 2024, "availability": 0.8}
-FOLDER = Path("tests") / "golden"
+FOLDER = Path("tests") / "testing" / "golden"
 
 
 def record(selector: Selector) -> list[list[int]]:
     """The cohorts of twenty rounds, each in the selector's own order."""
-    federation = PlantedFederation(
+    federation = SyntheticFederation(
         SETTING["population"], seed=SETTING["seed"], availability=SETTING["availability"], failure=0.15
     )
     steps = federation.play(selector, ROUNDS, SETTING["size"], SETTING["seed"])
@@ -62,7 +62,7 @@ def compare(name: str, selector: Selector, folder: Path = FOLDER) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the recordings of these selectors (default: all of the catalogue)."""
-    from fedcohort import registry
+    from fedcohort.registry import lookup as registry
 
     parser = argparse.ArgumentParser(prog="python -m fedcohort.testing.golden", description=main.__doc__)
     parser.add_argument("names", nargs="*", help="selectors; none: all")

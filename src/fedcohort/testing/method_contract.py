@@ -8,7 +8,8 @@
 
 What does not apply is named in `exempt`, with the reason: ``exempt = {"single_client": "the server step is damped"}``.
 A method may carry the same mapping; the two are joined. A reason is required, and is printed with the skipped test.
-A method that computes at the server overrides `bench`; one whose clients send something of its own overrides `extras`.
+A method that computes at the server overrides `server_evaluator`; one whose clients send something of its own
+overrides `extras`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.rng import generator
-from fedcohort.protocols import Aggregation, Method, ServerBench
+from fedcohort.protocols import Aggregation, Method, ServerEvaluator
 from fedcohort.testing.method_checks import (
     SPOILERS,
     check_form,
@@ -69,8 +70,8 @@ class MethodContract:
         """The local training that the task would ask for."""
         return Plan(epochs=2, batch_size=8, lr=0.1)
 
-    def bench(self) -> ServerBench | None:
-        """What the method may compute at the server; fedcohort.testing.linear_bench.LinearBench fits the sizes here."""
+    def server_evaluator(self) -> ServerEvaluator | None:
+        """What the method may compute at the server; `fedcohort.testing.LinearEvaluator` fits the sizes here."""
         return None
 
     def extras(self, plan: Plan, clients: Index, delta: Real) -> Mapping[str, NDArray[Any]]:
@@ -352,7 +353,7 @@ class MethodContract:
             population=population,
             samples=np.arange(1, population + 1),
             dispatched=clients,
-            bench=self.bench(),
+            server_evaluator=self.server_evaluator(),
             rng=generator(7, "contract", index),
         )
 

@@ -26,7 +26,7 @@ from fedcohort.core.table import TableError
 from fedcohort.errors import FedcohortError
 from fedcohort.protocols import Selector
 from fedcohort.signals import get
-from fedcohort.testing.planted import PlantedFederation
+from fedcohort.testing.synthetic_federation import SyntheticFederation
 from fedcohort.types import Arrays, Cohort, Outcome, Round
 
 Step = tuple[Round, Cohort]
@@ -243,7 +243,7 @@ class SelectorContract:
         looks = (0, self.depth)
         hits, sizes = np.zeros((len(looks), n)), np.zeros((len(looks), self.runs))
         for run in range(self.runs):
-            fed = PlantedFederation(n, seed=run, contrast=0.0, noise=0.0, failure=0.0)
+            fed = SyntheticFederation(n, seed=run, contrast=0.0, noise=0.0, failure=0.0)
             steps = fed.play(self.make(), self.depth + 1, k, seed=run)
             for look, index in enumerate(looks):
                 chosen = steps[index][1].clients
@@ -263,7 +263,7 @@ class SelectorContract:
         orders = (np.arange(n), np.roll(np.arange(n)[::-1], 5))
         for side, order in enumerate(orders):
             for run in range(self.runs):
-                fed = PlantedFederation(n, seed=3, identity=order.astype(np.int64), flipped=self.flipped)
+                fed = SyntheticFederation(n, seed=3, identity=order.astype(np.int64), flipped=self.flipped)
                 for _, cohort in fed.play(self.make(), self.depth, k, seed=1000 * side + run):
                     count[side, run, order[cohort.clients]] += 1
         gap = count[0].mean(axis=0) - count[1].mean(axis=0)
@@ -277,7 +277,7 @@ class SelectorContract:
         self._skip_if_exempt("learns")
         shares = []
         for seed in range(3):
-            fed = PlantedFederation(self.population, seed=seed, flipped=self.flipped)
+            fed = SyntheticFederation(self.population, seed=seed, flipped=self.flipped)
             steps = fed.play(self.make(), self.horizon, self.size, seed)
             late = np.concatenate([cohort.clients for _, cohort in steps[-(self.horizon // 3) :]])
             shares.append(float(fed.good[late].mean()))
@@ -288,8 +288,8 @@ class SelectorContract:
 
     def _federation(
         self, *, population: int | None = None, availability: float = 1.0, full: bool = False
-    ) -> PlantedFederation:
-        return PlantedFederation(
+    ) -> SyntheticFederation:
+        return SyntheticFederation(
             self.population if population is None else population,
             availability=availability,
             full=full,

@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedcohort.core.rng import generator
-from fedcohort.protocols import ServerBench, Task
+from fedcohort.protocols import ServerEvaluator, Task
 from fedcohort.signals import get, of_side
 from fedcohort.types import Index, Model, Plan, Real
 
@@ -188,19 +188,19 @@ class TaskContract:
     def test_bench_agrees_with_itself(self) -> None:
         """Shapes of labels and logits; the gradient is the slope of the loss it comes with."""
         task, model, _ = self._ready()
-        bench = task.bench()
-        if bench is None or bench.size("validation") == 0:
-            raise unittest.SkipTest("this task has no server bench")
-        n = bench.size("validation")
-        labels = bench.labels("validation")
+        evaluator = task.server_evaluator()
+        if evaluator is None or evaluator.size("validation") == 0:
+            raise unittest.SkipTest("this task has no server evaluator")
+        n = evaluator.size("validation")
+        labels = evaluator.labels("validation")
         assert labels.shape == (n,)
-        assert 0 <= labels.min() <= labels.max() < bench.classes
+        assert 0 <= labels.min() <= labels.max() < evaluator.classes
         pair = np.stack([model.params, 0.5 * model.params])
-        logits = bench.logits(pair, "validation")
-        assert logits.shape == (2, n, bench.classes)
-        self._close(bench.logits(pair[1:], "validation")[0], logits[1], "logits depend on companions")
-        assert bench.size("unlabelled") >= 0
-        _check_slope(bench, model.params, np.arange(min(n, 64)), labels)
+        logits = evaluator.logits(pair, "validation")
+        assert logits.shape == (2, n, evaluator.classes)
+        self._close(evaluator.logits(pair[1:], "validation")[0], logits[1], "logits depend on companions")
+        assert evaluator.size("unlabelled") >= 0
+        _check_slope(evaluator, model.params, np.arange(min(n, 64)), labels)
 
     def _plan(self, task: Task) -> Plan:
         return replace(task.plan(), epochs=self.epochs, seed=7, round=2)
@@ -215,17 +215,17 @@ class TaskContract:
         assert worst <= self.atol + self.rtol * scale, f"{what} (by {worst:.3g} at scale {scale:.3g})"
 
 
-def _check_slope(bench: ServerBench, params: Real, rows: Index, labels: Index) -> None:
+def _check_slope(evaluator: ServerEvaluator, params: Real, rows: Index, labels: Index) -> None:
     """Central difference along the gradient against its squared norm, and the loss against the logits."""
-    target = np.eye(bench.classes, dtype=np.float32)[labels[rows]]
-    loss, gradient = bench.gradient(params, "validation", rows, target)
-    z = bench.logits(params[None], "validation")[0][rows].astype(np.float64)
+    target = np.eye(evaluator.classes, dtype=np.float32)[labels[rows]]
+    loss, gradient = evaluator.gradient(params, "validation", rows, target)
+    z = evaluator.logits(params[None], "validation")[0][rows].astype(np.float64)
     z -= z.max(axis=1, keepdims=True)
     entropy = float((np.log(np.exp(z).sum(axis=1)) - (z * target).sum(axis=1)).mean())
     assert abs(loss - entropy) <= 1e-3 * (1 + entropy), f"loss {loss:.5f}, by the logits {entropy:.5f}"
     square = float(gradient.astype(np.float64) @ gradient)
     h = 0.01 / max(np.sqrt(square), 1e-6)
-    up, _ = bench.gradient((params + h * gradient).astype(np.float32), "validation", rows, target)
-    down, _ = bench.gradient((params - h * gradient).astype(np.float32), "validation", rows, target)
+    up, _ = evaluator.gradient((params + h * gradient).astype(np.float32), "validation", rows, target)
+    down, _ = evaluator.gradient((params - h * gradient).astype(np.float32), "validation", rows, target)
     slope = (up - down) / (2 * h)
     assert abs(slope - square) <= 0.1 * square + 1e-6, f"slope {slope:.4g}, squared gradient {square:.4g}"

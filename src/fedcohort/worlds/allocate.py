@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedcohort.core.rng import bits_at
 from fedcohort.errors import BadParameter, check
 from fedcohort.types import Index
-from fedcohort.worlds.luck import CHUNK, order
+from fedcohort.worlds.keyed_draws import CHUNK, order
 
 POLICIES = ("strict", "recycle", "redistribute", "scale")
 _RESOLUTION = 1 << 30

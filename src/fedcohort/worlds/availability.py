@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fedcohort.core.rng import uniform_at
 from fedcohort.errors import check
 from fedcohort.types import Arrays, Index, Mask
-from fedcohort.worlds import luck
+from fedcohort.worlds import keyed_draws
 from fedcohort.worlds.section import Section, at_least, share, table
 from fedcohort.worlds.trace import Trace, load_trace
 
@@ -55,7 +55,7 @@ class Availability(Section):
         """What stays with each client."""
         if self.groups == 0:
             return {}
-        region = luck.order(seed, "region", clients) % self.groups
+        region = keyed_draws.order(seed, "region", clients) % self.groups
         return {"region": region.astype(np.int32)}
 
     def mask(self, seed: int, index: int, clock: float, clients: int, fixed: Arrays) -> Mask:
@@ -186,7 +186,7 @@ class FromTrace(Availability):
     def bind(self, clients: int, seed: int) -> Arrays:
         """The intervals, and which recorded device each client follows (in turns, in random order)."""
         trace = load_trace(self.path)
-        follows = luck.order(seed, "trace", clients) % trace.devices
+        follows = keyed_draws.order(seed, "trace", clients) % trace.devices
         return {
             **super().bind(clients, seed),
             "trace_device": follows.astype(np.int32),

@@ -13,10 +13,10 @@ from fedcohort.worlds.availability import Markov
 from fedcohort.worlds.dirichlet import ClassDirichlet, ClientDirichlet, LayeredDirichlet, SelfBalancing
 from fedcohort.worlds.faults import Faults
 from fedcohort.worlds.label_noise import BetaNoise, NoNoise
-from fedcohort.worlds.latency import FlashRL, Latency, Lognormal, Pareto, ShiftedExponential
+from fedcohort.worlds.latency import FlashRLLatency, Latency, Lognormal, Pareto, ShiftedExponential
 from fedcohort.worlds.natural import LabelSkew, LabelsPerClient, Natural, Shards
-from fedcohort.worlds.partition import Dominance, FewClass, Flash, Iid, Partition, QuantitySkew
-from fedcohort.worlds.spec import Validation, WorldSpec
+from fedcohort.worlds.partition import Dominance, FewClass, FlashPartition, Iid, Partition, QuantitySkew
+from fedcohort.worlds.world_spec import Validation, WorldSpec
 
 _FLASH_TIME = ShiftedExponential(a=1.0, lam=10.0)
 
@@ -31,7 +31,7 @@ def _flash(name: str, skewed: float, noise: bool, about: str) -> WorldSpec:
     return WorldSpec(
         name,
         50,
-        Flash(share=skewed, major=0.8) if skewed else Iid(balanced=True),
+        FlashPartition(share=skewed, major=0.8) if skewed else Iid(balanced=True),
         latency=_FLASH_TIME,
         validation=Validation(held_out=0.1, flipped=True),
         allocation="scale",
@@ -41,7 +41,7 @@ def _flash(name: str, skewed: float, noise: bool, about: str) -> WorldSpec:
 
 
 def _flash_rl(name: str, partition: Partition, about: str, clients: int = 100) -> WorldSpec:
-    time: Latency = FlashRL()
+    time: Latency = FlashRLLatency()
     return WorldSpec(
         name, clients, partition, latency=time, validation=Validation(held_out=0.1), about=f"FLASH-RL: {about}"
     )

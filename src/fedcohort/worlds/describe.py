@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fedcohort.core.stats import effective_classes
 from fedcohort.types import Work
-from fedcohort.worlds import devices, luck
-from fedcohort.worlds.build import NOMINAL_PARAMS, BuiltWorld
+from fedcohort.worlds import devices, keyed_draws
+from fedcohort.worlds.built_world import NOMINAL_PARAMS, BuiltWorld
 from fedcohort.worlds.faults import HONEST, LIES
 
 Double = NDArray[np.float64]
@@ -147,7 +147,7 @@ def _work(world: BuiltWorld, ids: NDArray[np.int64], params: int, passes: float)
 
 
 def _times(world: BuiltWorld, params: int, passes: float, rounds: int, most: int = 500) -> Double:
-    ids = np.sort(luck.order(world.seed, "shown", world.population)[:most])
+    ids = np.sort(keyed_draws.order(world.seed, "shown", world.population)[:most])
     work = _work(world, ids, params, passes)
     return np.stack([world.seconds(r, ids, work) for r in range(rounds)]) if rounds else np.empty((0, ids.size))
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.types import Index
-from fedcohort.worlds import luck
+from fedcohort.worlds import keyed_draws
 from fedcohort.worlds.allocate import largest_remainder
 
 
@@ -81,5 +81,5 @@ def assign(clients: int, seed: int, trainable: bool = False) -> tuple[NDArray[np
     """A device and a link for each client, in the catalogue's proportions to the client, in random order."""
     device, link, weight = pairs(trainable)
     many = largest_remainder(weight[None, :], np.array([clients]))[0]
-    at = np.repeat(np.arange(weight.size), many)[luck.order(seed, "devices", clients)]
+    at = np.repeat(np.arange(weight.size), many)[keyed_draws.order(seed, "devices", clients)]
     return device[at].astype(np.uint8), link[at].astype(np.uint8)

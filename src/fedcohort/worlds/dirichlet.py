@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedcohort.core.rng import uniform_at
 from fedcohort.types import Index
-from fedcohort.worlds import luck
+from fedcohort.worlds import keyed_draws
 from fedcohort.worlds.allocate import Pool, deal, largest_remainder
 from fedcohort.worlds.partition import ByCounts, Counts, Float, Owned, Partition, retried
 from fedcohort.worlds.section import among, at_least, positive
@@ -63,7 +63,7 @@ class ClientDirichlet(Partition):
 
     def _fill(self, counts: Counts, pool: Pool, seed: int, attempt: int) -> None:
         for c, label in enumerate(pool.present):
-            p = luck.dirichlet_over(seed, f"client-dirichlet/{attempt}", int(label), counts.shape[0], self.alpha)
+            p = keyed_draws.dirichlet_over(seed, f"client-dirichlet/{attempt}", int(label), counts.shape[0], self.alpha)
             counts[:, c] = largest_remainder(p[None, :], pool.stock[c : c + 1])[0]
 
 
@@ -77,7 +77,7 @@ class SelfBalancing(ClientDirichlet):
         n = counts.shape[0]
         held = np.zeros(n, np.int64)
         for c, label in enumerate(pool.present):
-            p = luck.dirichlet_over(seed, f"client-dirichlet/{attempt}", int(label), n, self.alpha)
+            p = keyed_draws.dirichlet_over(seed, f"client-dirichlet/{attempt}", int(label), n, self.alpha)
             below = held * n < pool.size
             p = np.where(below, p, 0.0)
             if not p.sum() > 0:  # everybody with weight is full: whoever is below shares evenly
@@ -108,7 +108,7 @@ class ClassDirichlet(ByCounts):
         base = np.ones(pool.present.size)
         if self.alpha_convention == "prior":
             base = pool.stock / pool.size
-        q = luck.rounded(luck.dirichlet_rows(seed, "class-dirichlet", ids, self.alpha * base))
+        q = keyed_draws.rounded(keyed_draws.dirichlet_rows(seed, "class-dirichlet", ids, self.alpha * base))
         if self.rounding == "multinomial":
             out = _multinomial(q, sizes[ids], ids, seed)
         else:
@@ -118,7 +118,7 @@ class ClassDirichlet(ByCounts):
 
 @dataclass(frozen=True)
 class LayeredDirichlet(ByCounts):
-    """Half of the clients strongly, half of them mildly skewed, by the parity of the client (FedACS)."""
+    """Aggregator of the clients strongly, half of them mildly skewed, by the parity of the client (FedACS)."""
 
     kind: ClassVar[str] = "layered-dirichlet"
 
@@ -137,7 +137,7 @@ class LayeredDirichlet(ByCounts):
         odd = ids % 2 == 1
         beta = np.where(odd, self.middle + (self.high - self.middle) * u, np.maximum(self.middle * u, 1e-5))
         rows = np.repeat(beta[:, None], pool.present.size, axis=1)
-        q = luck.dirichlet_rows(seed, "layered-dirichlet", ids, rows)
+        q = keyed_draws.dirichlet_rows(seed, "layered-dirichlet", ids, rows)
         return largest_remainder(q, sizes[ids]).astype(np.int32), beta.astype(np.float32)
 
 
@@ -147,7 +147,7 @@ def _multinomial(q: NDArray[np.float64], sizes: Index, ids: Index, seed: int) ->
     edge = np.cumsum(q, axis=1)
     edge /= edge[:, -1:]
     out = np.zeros((q.shape[0], k), np.int32)
-    step = max(1, (luck.CHUNK * 4) // max(int(sizes.max(initial=1)), 1))
+    step = max(1, (keyed_draws.CHUNK * 4) // max(int(sizes.max(initial=1)), 1))
     for at in range(0, q.shape[0], step):
         rows = np.arange(at, min(at + step, q.shape[0]))
         row = np.repeat(rows, sizes[rows])

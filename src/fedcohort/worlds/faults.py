@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedcohort.core.rng import uniform_at
 from fedcohort.errors import check
 from fedcohort.types import Array, Arrays, Index, Mask, Updates
-from fedcohort.worlds import luck
+from fedcohort.worlds import keyed_draws
 from fedcohort.worlds.section import Section, at_least, share, table
 
 LIES = ("nan", "scaled", "sign_flipped", "free_riders", "boasting", "label_flipped")
@@ -61,13 +61,15 @@ class Faults(Section):
     def bind(self, clients: int, seed: int) -> Arrays:
         """The part of each client (an index into LIES, or HONEST) and its drop-out rate."""
         part = np.full(clients, HONEST, np.int8)
-        order, at = luck.order(seed, "liars", clients), 0
+        order, at = keyed_draws.order(seed, "liars", clients), 0
         for lie, name in enumerate(LIES):
             many = min(int(np.floor(getattr(self, name) * clients + 0.5)), clients - at)
             part[order[at : at + many]] = lie
             at += many
         rate = np.full(clients, self.dropout, np.float32)
-        rate[luck.order(seed, "flaky", clients)[: int(np.floor(self.flaky * clients + 0.5))]] = self.flaky_dropout
+        rate[keyed_draws.order(seed, "flaky", clients)[: int(np.floor(self.flaky * clients + 0.5))]] = (
+            self.flaky_dropout
+        )
         return {"lie": part, "dropout": rate}
 
     def dropped(self, seed: int, index: int, clients: Index, fixed: Arrays) -> Mask:
@@ -96,7 +98,9 @@ class Faults(Section):
         delta[rows["scaled"]] *= self.scale
         delta[rows["sign_flipped"]] *= -1.0
         for row in rows["free_riders"]:
-            noise = luck.normal(seed, f"free-rider/{index}", int(updates.clients[row]), np.arange(delta.shape[1]))
+            noise = keyed_draws.normal(
+                seed, f"free-rider/{index}", int(updates.clients[row]), np.arange(delta.shape[1])
+            )
             delta[row] = noise * (1e-3 * size / np.sqrt(max(delta.shape[1], 1)))
         told = {name: _boasted(name, value, rows, self.scale) for name, value in signals.items()}
         return replace(updates, delta=delta), told

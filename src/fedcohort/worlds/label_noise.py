@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fedcohort.core.rng import uniform_at
 from fedcohort.errors import BadParameter, check
 from fedcohort.types import Index, Mask
-from fedcohort.worlds import luck
+from fedcohort.worlds import keyed_draws
 from fedcohort.worlds.section import Section, among, positive, share, table
 
 FLIPS = ("symmetric", "pair", "include-self")
@@ -50,7 +50,7 @@ class Noise(Section):
     def rates(self, clients: int, seed: int) -> NDArray[np.float64]:
         """The rate of each client."""
         rate = self.draw(np.arange(clients), seed)
-        clean = luck.order(seed, "noisy", clients)[int(np.floor(self.noisy * clients + 0.5)) :]
+        clean = keyed_draws.order(seed, "noisy", clients)[int(np.floor(self.noisy * clients + 0.5)) :]
         rate[clean] = 0.0
         return rate
 
@@ -66,7 +66,7 @@ class Noise(Section):
             return label
         check(classes > 1, f"classes={classes}", "labels cannot be flipped within one class", "set noise to none")
         out = label.copy()
-        for first, past, owner in luck.blocks(start):
+        for first, past, owner in keyed_draws.blocks(start):
             at = int(start[first])
             hit = at + np.flatnonzero(self._hit(at, owner, rate[first:past], seed, part))
             out[hit] = self._instead(label[hit], hit, classes, seed, part)
@@ -80,7 +80,7 @@ class Noise(Section):
             return hit
         sizes = np.bincount(owner, minlength=rate.size)
         many = np.floor(rate * sizes + 0.5 + 1e-9).astype(np.int64)
-        order = luck.order_within(seed, f"noise/{part}", owner, ids)
+        order = keyed_draws.order_within(seed, f"noise/{part}", owner, ids)
         place = np.arange(owner.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         hit = np.zeros(owner.size, np.bool_)
         hit[order[place < np.repeat(many, sizes)]] = True
@@ -129,8 +129,10 @@ class BetaNoise(Noise):
 
     def draw(self, ids: Index, seed: int) -> NDArray[np.float64]:
         """One Beta draw per client."""
-        chunks = [ids[at : at + luck.CHUNK] for at in range(0, ids.size, luck.CHUNK)]
-        return np.concatenate([luck.beta(seed, "noise-rate", c, self.a, self.concentration - self.a) for c in chunks])
+        chunks = [ids[at : at + keyed_draws.CHUNK] for at in range(0, ids.size, keyed_draws.CHUNK)]
+        return np.concatenate(
+            [keyed_draws.beta(seed, "noise-rate", c, self.a, self.concentration - self.a) for c in chunks]
+        )
 
 
 @dataclass(frozen=True)

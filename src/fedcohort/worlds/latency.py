@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fedcohort.core.rng import exponential_at, normal_at, uniform_at
 from fedcohort.errors import check
 from fedcohort.types import Arrays, Index, Work
-from fedcohort.worlds import devices, luck
+from fedcohort.worlds import devices, keyed_draws
 from fedcohort.worlds.allocate import largest_remainder
 from fedcohort.worlds.section import Section, among, at_least, positive, share, table
 
@@ -71,7 +71,7 @@ class Constant(Latency):
         return {}
 
     def seconds(self, seed: int, index: int, clients: Index, work: Work, fixed: Arrays) -> Double:
-        """No luck."""
+        """No keyed_draws."""
         return self.expected(clients, work, fixed)
 
     def expected(self, clients: Index, work: Work, fixed: Arrays) -> Double:
@@ -111,12 +111,12 @@ class Scaled(Latency):
     def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[np.floating[Any]]]) -> Arrays:
         """The factor of each client; class sizes are exact."""
         many = largest_remainder(np.array([self.shares]), np.array([clients]))[0]
-        score = luck.normal(seed, "speed", 0, np.arange(clients))
+        score = keyed_draws.normal(seed, "speed", 0, np.arange(clients))
         if self.tied_to != "none" and clients > 1:
             score = np.sqrt(1.0 - self.rho**2) * score + self.rho * _rank_score(truth[self.tied_to])
         factor = np.empty(clients, np.float32)
         slow = np.argsort(np.array(self.factors), kind="stable")
-        ranked = np.argsort(luck.rounded(score), kind="stable")
+        ranked = np.argsort(keyed_draws.rounded(score), kind="stable")
         factor[ranked] = np.repeat(np.array(self.factors)[slow], many[slow])
         return {"slowness": factor}
 
@@ -194,7 +194,7 @@ class Pareto(Scaled):
 
 
 @dataclass(frozen=True)
-class FlashRL(Latency):
+class FlashRLLatency(Latency):
     """FLASH-RL's devices and links, with the formula of its release."""
 
     kind: ClassVar[str] = "flash-rl"
@@ -233,7 +233,7 @@ class FlashRL(Latency):
 
 
 @dataclass(frozen=True)
-class Physical(FlashRL):
+class Physical(FlashRLLatency):
     """The same links and the devices that can train, with operations, peaks and bytes."""
 
     kind: ClassVar[str] = "physical"
@@ -280,4 +280,4 @@ def _rank_score(x: NDArray[np.floating[Any]]) -> Double:
     return out
 
 
-LATENCIES: dict[str, type[Latency]] = table(Constant, ShiftedExponential, Lognormal, Pareto, FlashRL, Physical)
+LATENCIES: dict[str, type[Latency]] = table(Constant, ShiftedExponential, Lognormal, Pareto, FlashRLLatency, Physical)

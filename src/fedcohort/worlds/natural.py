@@ -18,7 +18,7 @@ import numpy as np
 from fedcohort.core.rng import bits_at, uniform_at
 from fedcohort.errors import BadParameter, check
 from fedcohort.types import Index
-from fedcohort.worlds import luck
+from fedcohort.worlds import keyed_draws
 from fedcohort.worlds.allocate import Pool, deal, largest_remainder
 from fedcohort.worlds.partition import Owned, Partition
 from fedcohort.worlds.section import among, at_least
@@ -50,7 +50,7 @@ class Shards(Partition):
         edge = np.arange(pieces + 1) * pool.size // pieces
         if self.remainder == "drop":
             edge = np.arange(pieces + 1) * (pool.size // pieces)
-        piece = luck.order(seed, "shards", pieces)
+        piece = keyed_draws.order(seed, "shards", pieces)
         size = np.diff(edge)[piece]
         inside = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
         index = np.argsort(pool.labels, kind="stable")[np.repeat(edge[piece], size) + inside]
@@ -119,7 +119,7 @@ class Natural(Partition):
             f"set clients to {chosen.size} or less (0: all of them)",
         )
         if clients:
-            chosen = np.sort(chosen[luck.order(seed, "natural", chosen.size)[:clients]])
+            chosen = np.sort(chosen[keyed_draws.order(seed, "natural", chosen.size)[:clients]])
         slot = np.full(owners, -1, np.int64)
         slot[chosen] = np.arange(chosen.size)
         mine = np.where(keep, slot[owner], -1)

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from fedcohort.core.rng import uniform_at
 from fedcohort.errors import BadParameter, check
 from fedcohort.types import Index
-from fedcohort.worlds import luck
+from fedcohort.worlds import keyed_draws
 from fedcohort.worlds.allocate import Pool, deal, fit, largest_remainder
 from fedcohort.worlds.section import Section, among, at_least, positive, share
 
 Counts = NDArray[np.int32]
 Float = NDArray[np.float32]
-MOST = 1 << 28  # samples handed out altogether: 2 GB of positions
+MAX_SAMPLES = 1 << 28  # samples handed out altogether: 2 GB of positions
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class ByCounts(Partition):
         counts = np.empty((clients, pool.present.size), np.int32)
         skew = np.full(clients, np.nan, np.float32)
         shared = self.shared(pool, clients, seed)
-        for at in range(0, clients, luck.CHUNK):
-            ids = np.arange(at, min(at + luck.CHUNK, clients))
+        for at in range(0, clients, keyed_draws.CHUNK):
+            ids = np.arange(at, min(at + keyed_draws.CHUNK, clients))
             counts[ids], skew[ids] = self.counts(pool, sizes, ids, seed, shared)
         counts = fit(counts, pool, policy, seed)
         start, index = deal(counts, pool, seed)
@@ -87,14 +87,14 @@ class ByCounts(Partition):
             "lower clients, or set samples (or reuse) together with allocation='recycle'",
         )
         check(
-            total <= MOST,
+            total <= MAX_SAMPLES,
             f"samples={self.samples}" if self.samples is not None else f"reuse={self.reuse:g}",
-            f"{total:,} samples would be handed out, more than {MOST:,}",
+            f"{total:,} samples would be handed out, more than {MAX_SAMPLES:,}",
             "lower samples, reuse or clients",
         )
         if self.spread == 0.0:
             return np.full(clients, total // clients, np.int64)
-        weight = np.exp(self.spread * luck.normal(seed, "sizes", 0, np.arange(clients)))
+        weight = np.exp(self.spread * keyed_draws.normal(seed, "sizes", 0, np.arange(clients)))
         rest: Index = largest_remainder(weight[None, :], np.array([total - clients]))[0]
         return 1 + rest
 
@@ -124,7 +124,7 @@ class Iid(Partition):
             f"{pool.size} samples cannot give every client one",
             "lower clients",
         )
-        index = luck.order(seed, "iid", pool.size)
+        index = keyed_draws.order(seed, "iid", pool.size)
         if self.balanced:
             index = index[np.argsort(pool.labels[index], kind="stable")]
             client = np.arange(pool.size) % clients
@@ -158,7 +158,7 @@ class Dominance(ByCounts):
         u = uniform_at(seed, "dominance", 0, ids)
         if self.law == "pareto":
             u = 2.0 - (1.0 - u * (1.0 - 2.0**-self.shape)) ** (-1.0 / self.shape)
-        return luck.rounded(np.clip(u, 0.0, 1.0))
+        return keyed_draws.rounded(np.clip(u, 0.0, 1.0))
 
     def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int, shared: Index) -> tuple[Counts, Float]:
         """Definition 1, with the dominant class dealt in turns over the clients ordered by what they add to it."""
@@ -192,7 +192,7 @@ class FewClass(ByCounts):
         keys = np.stack([uniform_at(seed, "few-class", c, ids) for c in range(k)], axis=1)
         place = np.argsort(np.argsort(keys, axis=1, kind="stable"), axis=1, kind="stable")
         held = 1 + (uniform_at(seed, "few-class-x", 0, ids) * most).astype(np.int64)
-        alpha = luck.rounded(uniform_at(seed, "dominance", 0, ids))
+        alpha = keyed_draws.rounded(uniform_at(seed, "dominance", 0, ids))
         base = _floor(sizes[ids] * (1.0 - alpha) / held)
         out = np.where(place < held[:, None], base[:, None], 0).astype(np.int32)
         out[np.arange(ids.size), np.argmin(place, axis=1)] += (sizes[ids] - out.sum(axis=1)).astype(np.int32)
@@ -200,7 +200,7 @@ class FewClass(ByCounts):
 
 
 @dataclass(frozen=True)
-class Flash(ByCounts):
+class FlashPartition(ByCounts):
     """Exactly round(share * N) skewed clients, `major` of one class and the rest evenly over the others (FLASH)."""
 
     kind: ClassVar[str] = "flash"
@@ -227,9 +227,9 @@ class Flash(ByCounts):
     def shared(self, pool: Pool, clients: int, seed: int) -> Index:
         """The dominant class of each skewed client (the least used so far, so in turns), -1 for the others."""
         k = pool.present.size
-        chosen = luck.order(seed, "flash-skewed", clients)[: math.floor(self.share * clients + 0.5)]
+        chosen = keyed_draws.order(seed, "flash-skewed", clients)[: math.floor(self.share * clients + 0.5)]
         dominant = np.full(clients, -1, np.int64)
-        dominant[chosen] = luck.order(seed, "flash-classes", k)[np.arange(chosen.size) % k]
+        dominant[chosen] = keyed_draws.order(seed, "flash-classes", k)[np.arange(chosen.size) % k]
         return dominant
 
     def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int, shared: Index) -> tuple[Counts, Float]:
@@ -273,13 +273,13 @@ class QuantitySkew(Partition):
         )
         start = np.zeros(clients + 1, np.int64)
         np.cumsum(sizes, out=start[1:])
-        return Owned(start, luck.order(seed, "iid", pool.size), np.zeros(clients, np.float32))
+        return Owned(start, keyed_draws.order(seed, "iid", pool.size), np.zeros(clients, np.float32))
 
     def _sizes(self, pool: Pool, clients: int, seed: int, attempt: int) -> Index:
         if self.law == "dirichlet":
-            weight = luck.dirichlet_over(seed, "quantity", attempt, clients, self.beta)
+            weight = keyed_draws.dirichlet_over(seed, "quantity", attempt, clients, self.beta)
         else:
-            weight = np.exp(self.sigma * luck.normal(seed, "quantity", attempt, np.arange(clients)))
+            weight = np.exp(self.sigma * keyed_draws.normal(seed, "quantity", attempt, np.arange(clients)))
         sizes: Index = largest_remainder(weight[None, :], np.array([pool.size]))[0]
         return sizes
 
@@ -313,4 +313,4 @@ def _turns(extra: Index, k: int, seed: int, key: int) -> Index:
     rank = np.empty(extra.size, np.int64)
     rank[np.argsort(-extra, kind="stable")] = np.arange(extra.size)
     lap, place = rank // k, rank % k
-    return luck.order(seed, "dominant", k, key)[np.where(lap % 2 == 0, place, k - 1 - place)]
+    return keyed_draws.order(seed, "dominant", k, key)[np.where(lap % 2 == 0, place, k - 1 - place)]

@@ -1,0 +1,145 @@
+"""`fedcohort list` and `fedcohort show`."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedcohort.errors import FedcohortError, UnknownName
+from fedcohort.registry import lookup as registry
+from fedcohort.signals import SIGNALS, privacy
+
+WHAT = ("selectors", "methods", "worlds", "tasks", "signals", "runs")
+
+
+def list_command(what: Annotated[str, typer.Argument(help=f"One of: {', '.join(WHAT)}.")] = "selectors") -> None:
+    """List selectors, methods, worlds, tasks, signals or the runs of this folder."""
+    if what not in WHAT:
+        raise UnknownName.among("list", what, WHAT)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console.print({"signals": _signals, "runs": _runs}.get(what, lambda: _catalogue(what.removesuffix("s")))())
+
+
+def show_command(
+    name: Annotated[str, typer.Argument(help="A selector, method, world, task or signal; or: config.")],
+) -> None:
+    """Show one entry: paper, formulas, signals, departures, parameters. `show config`: every key of a run."""
+    base = name.partition("(")[0].replace("_", "-")
+    console = Console(highlight=False, soft_wrap=True)
+    if name == "config":
+        return _show_config()
+    for kind in ("selector", "method"):
+        if base in registry.entries(kind):
+            return _show_class(console, kind, base)
+    if base in registry.names("world"):
+        return console.print(_plain(registry.make_world_spec(name)))
+    if base in registry.names("task"):
+        return console.print(_plain(registry.make_task_spec(name)))
+    if name in SIGNALS:
+        s = SIGNALS[name]
+        size = "one float per parameter" if s.bytes < 0 else f"{s.bytes} bytes"
+        return console.print(f"{s.name}: {s.about}\nunit {s.unit}, side {s.side}, {size}, privacy P{s.privacy}")
+    known = [n for kind in registry.KINDS for n in registry.names(kind)] + list(SIGNALS)
+    raise UnknownName.among("entry", name, known)
+
+
+def _show_config() -> None:
+    from fedcohort.experiment.config import keys
+
+    table = _table("key", "kind", "default", "meaning")
+    for key in keys():
+        table.add_row(key.name, key.kind, key.default, key.about.replace("[", r"\["))
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
+
+
+def _show_class(console: Console, kind: str, name: str) -> None:
+    made = registry.load(kind, name)
+    module = inspect.getmodule(made)
+    found = registry.entry(kind, name)
+    console.print(f"[bold]{name}[/] ({kind}, {found.family})\n")
+    console.print((inspect.getdoc(module) or "").replace("[", r"\["))
+    console.print(f"\n[bold]In short[/]: {inspect.getdoc(made)}\n".replace("[eps]", r"\[eps]"))
+    if kind == "selector":
+        needs = _needs(made)
+        console.print(f"[bold]Signals[/]: {', '.join(sorted(needs)) or 'none'} (privacy P{privacy(needs)})")
+        console.print(f"[bold]Cost per round[/]: {found.cost}")
+    console.print("[bold]Parameters[/]:")
+    for parameter in registry.parameters(made).values():
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        console.print(f"  {parameter.name}{default}".replace("[", r"\["))
+
+
+def _needs(made: type[Any]) -> frozenset[str]:
+    found: Any = getattr(made, "needs", None)
+    if isinstance(found, frozenset):
+        return frozenset(str(name) for name in found)
+    try:
+        needs: frozenset[str] = made().needs
+        return needs
+    except (TypeError, FedcohortError):
+        return frozenset()
+
+
+def _catalogue(kind: str) -> Table:
+    if kind == "selector":
+        table = _table("name", "family", "paper", "signals", "privacy", "cost per round")
+        for name, found in registry.entries(kind).items():
+            needs = _needs(registry.load(kind, name))
+            row = (name, found.family, found.paper, ", ".join(sorted(needs)) or "-", f"P{privacy(needs)}", found.cost)
+            table.add_row(*row)
+        return table
+    if kind == "method":
+        table = _table("name", "family", "paper", "cost per round")
+        for name, found in registry.entries(kind).items():
+            table.add_row(name, found.family, found.paper, found.cost)
+        return table
+    table = _table("name", "what it is")
+    make = registry.make_world_spec if kind == "world" else registry.make_task_spec
+    for name in registry.names(kind):
+        table.add_row(name, getattr(make(name), "about", ""))
+    return table
+
+
+def _signals() -> Table:
+    table = _table("name", "side", "unit", "bytes", "privacy", "what it is")
+    for s in SIGNALS.values():
+        table.add_row(
+            s.name, s.side, s.unit, "4 x parameters" if s.bytes < 0 else str(s.bytes), f"P{s.privacy}", s.about
+        )
+    return table
+
+
+def _runs() -> Table:
+    from fedcohort.experiment.run import read
+
+    table = _table("folder", "selector", "method", "world", "task", "seed", "rounds", "accuracy")
+    for journal in sorted(Path("runs").glob("*/journal.db")):
+        try:
+            found = read(journal.parent)
+        except FedcohortError as error:
+            table.add_row(str(journal.parent), f"[red]{error.rule}[/]")
+            continue
+        c, rows = found.config, found.history.rows
+        last = f"{rows[-1].get('accuracy', float('nan')):.4f}" if rows else "-"
+        done = f"{len(rows)}/{c.rounds}"
+        table.add_row(str(journal.parent), c.selector, c.method, c.world, c.task, str(c.seed), done, last)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold", no_wrap=name in ("name", "privacy"))
+    return table
+
+
+def _plain(spec: Any) -> str:
+    describe = getattr(spec, "describe", None)
+    text = describe() if callable(describe) else "\n".join(f"{k}: {v}" for k, v in vars(spec).items())
+    return str(text).replace("[", r"\[")

@@ -1,0 +1,81 @@
+"""`fedcohort reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+
+from fedcohort import papers
+from fedcohort.cli.progress import watched
+from fedcohort.errors import StoreError
+from fedcohort.experiment.store import ROOT, Store
+from fedcohort.papers import reproduce
+from fedcohort.papers.study import Study
+from fedcohort.storage.snapshots import write_durably
+
+
+def reproduce_command(
+    what: Annotated[str | None, typer.Argument(help="PAPER, PAPER:TABLE or all; nothing lists them.")] = None,
+    scale: Annotated[str, typer.Option(help="smoke (a minute), laptop (real data, minutes to 90) or paper.")] = "smoke",
+    seeds: Annotated[int | None, typer.Option(help="How many seeds, in the place of the scale's own.")] = None,
+    store: Annotated[Path, typer.Option(help="Folder of the runs.")] = ROOT,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = reproduce.RESULTS,
+    workers: Annotated[int, typer.Option(help="Processes of one thread each (0: one per core).")] = 0,
+    show: Annotated[bool, typer.Option("--show", help="Print the result that is in --out; run nothing.")] = False,
+    page: Annotated[Path | None, typer.Option(help="Write all laptop results in --out as one page, to here.")] = None,
+) -> None:
+    """Run a paper's table, print ours beside the published numbers, and say which of its orderings hold.
+
+    Stopped at any point, the same command goes on where it was. Real data are looked for in $FEDCOHORT_DATA.
+    """
+    if what is None and page is None:
+        _list(out)
+    for study in papers.chosen(what) if what is not None else ():
+        found = reproduce.load(reproduce.file_of(study.id, scale, out)) if show else None
+        _print(found if found is not None else _run(study, scale, seeds, Store(store), out, workers))
+    if page is not None:
+        _page(out, page)
+
+
+def _run(study: Study, scale: str, seeds: int | None, store: Store, out: Path, workers: int) -> dict[str, Any]:
+    work = reproduce.plan(study, scale, seeds)
+    with watched(work.runs(), store) as bar:
+        found = reproduce.perform(work, store, bar.hear, workers=workers)
+    path = reproduce.save(found, out)
+    Console(stderr=True).print(f"result: {path}")
+    return found
+
+
+def _print(found: dict[str, Any]) -> None:
+    from fedcohort.papers.results_page import markdown
+
+    console = Console(highlight=False)
+    console.print(Markdown(markdown(found)) if console.is_terminal else markdown(found), soft_wrap=True, markup=False)
+    if found["failed"]:
+        raise typer.Exit(1)
+
+
+def _list(out: Path) -> None:
+    table = Table(box=None, header_style="bold")
+    for name in ("table", "what it is", "results here"):
+        table.add_column(name)
+    for study in papers.studies().values():
+        there = [s for s in study.seeds if reproduce.file_of(study.id, s, out).exists()]
+        table.add_row(study.id, study.title, ", ".join(there) or "-")
+    Console().print(table)
+
+
+def _page(out: Path, page: Path) -> None:
+    from fedcohort.papers.results_page import page as whole
+
+    files = [(study, reproduce.file_of(study.id, "laptop", out)) for study in papers.studies().values()]
+    there = [reproduce.load(path) | {"notes": list(s.notes)} for s, path in files if path.exists()]
+    if not there:
+        raise StoreError(f"{out}", "it holds no results of scale laptop", "run `fedcohort reproduce` first")
+    write_durably(page, whole(there).encode())
+    Console(stderr=True).print(f"page: {page}")

@@ -1,0 +1,152 @@
+"""`fedcohort run` and `fedcohort resume`."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedcohort.cli.export_command import ToMLflow, ToTensorBoard
+from fedcohort.errors import BadParameter
+from fedcohort.experiment import config as configuration
+from fedcohort.experiment import run as running
+from fedcohort.experiment.store import Store
+from fedcohort.report.export.writers import Writers
+
+Text = Annotated[str | None, typer.Option(show_default=False)]
+
+
+def run_command(
+    file: Annotated[Path | None, typer.Argument(help="A TOML file with the keys of a run.")] = None,
+    selector: Annotated[str | None, typer.Option(help="Who is asked, e.g. 'oort(explore=0.8)'.")] = None,
+    method: Annotated[str | None, typer.Option(help="How updates become a model, e.g. fedavg.")] = None,
+    world: Annotated[str | None, typer.Option(help="The heterogeneity, e.g. mixed-v1.")] = None,
+    task: Annotated[str | None, typer.Option(help="What is trained, e.g. digits-mlp.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
+    cohort_size: Annotated[int | None, typer.Option("--cohort-size", "-k", help="Replies wanted per round.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of everything random.")] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Any key, also selector.explore: KEY=VALUE.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/SELECTOR-DIGEST).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Re-run even if a stored result exists.")] = False,
+    tensorboard: ToTensorBoard = None,
+    mlflow: ToMLflow = None,
+) -> None:
+    """Run one selector and one method on one task in one world.
+
+    The same configuration is run once: the second time it is read from the store, and an unfinished run is resumed.
+    """
+    given = {"selector": selector, "method": method, "world": world, "task": task}
+    numbers = {"rounds": rounds, "cohort_size": cohort_size, "seed": seed}
+    values: dict[str, Any] = configuration.from_toml(file) if file is not None else {}
+    values.update({k: v for k, v in {**given, **numbers}.items() if v is not None})
+    for text in change or []:
+        configuration.assign(values, *pair(text))
+    config = configuration.from_mapping(values).canonical()
+    store = Store()
+    place = out or store.folder(config)
+    with Writers(place.absolute().name, config.to_dict(), tensorboard, mlflow) as writers, _Bar(config.rounds) as bar:
+        if not force and store.state(config, place) == "unfinished":
+            writers.take(running.read(place).history.rows)
+        obtained = store.obtain(config, folder=place, force=force, on_round=both(writers, bar.show))
+        writers.take(obtained.finished.history.rows)
+    _summary(obtained.finished, {"read": " (read from the store)", "resumed": " (resumed)"}.get(obtained.how, ""))
+
+
+def resume_command(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    tensorboard: ToTensorBoard = None,
+    mlflow: ToMLflow = None,
+) -> None:
+    """Go on with a run that was stopped."""
+    known = running.read(folder)
+    name, plain = folder.absolute().name, known.config.to_dict()
+    with (
+        Writers(name, plain, tensorboard, mlflow) as writers,
+        _Bar(known.config.rounds, len(known.history.rows)) as bar,
+    ):
+        writers.take(known.history.rows)
+        finished = running.resume(folder, both(writers, bar.show))
+    _summary(finished)
+
+
+def both(*hearers: running.OnRound) -> running.OnRound:
+    """Tell several about each round."""
+
+    def tell(row: dict[str, float]) -> None:
+        for hear in hearers:
+            hear(row)
+
+    return tell
+
+
+class _Bar:
+    """A progress bar with accuracy and virtual time. It appears with the first round, so that mistakes stand alone."""
+
+    def __init__(self, rounds: int, done: int = 0) -> None:
+        columns = (
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("accuracy {task.fields[accuracy]}  virtual time {task.fields[clock]}"),
+            TimeRemainingColumn(),
+        )
+        self.progress = Progress(*columns, console=Console(stderr=True))
+        self.task = self.progress.add_task("", total=rounds, completed=done, accuracy="-", clock="-")
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.progress.live.is_started:
+            self.progress.stop()
+
+    def show(self, row: dict[str, float]) -> None:
+        """One more round."""
+        self.progress.start()
+        accuracy = f"{row['accuracy']:.3f}" if "accuracy" in row else "-"
+        self.progress.update(
+            self.task, completed=int(row["round"]) + 1, accuracy=accuracy, clock=f"{row['clock']:,.0f} s"
+        )
+
+
+def _summary(finished: running.RunResult, how: str = "") -> None:
+    history, console = finished.history, Console(highlight=False, soft_wrap=True)
+    last = history.rows[-1] if history.rows else {}
+    console.print(
+        f"{len(history.rows)} rounds, accuracy {last.get('accuracy', float('nan')):.4f}, "
+        f"virtual time {last.get('clock', 0.0):,.0f} s, participation fairness {history.fairness():.3f} (Jain)"
+    )
+    console.print(f"run folder: {finished.folder}{how}")
+
+
+def pair(text: str) -> tuple[str, Any]:
+    """KEY=VALUE of --set; the value may be a number, true, a list, a quoted or a bare word."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise BadParameter(f"--set {text!r}", "this is not of the form KEY=VALUE", "write e.g. --set deadline=300")
+    return key.strip(), _value(value.strip())
+
+
+def _value(raw: str) -> Any:
+    for convert in (int, float, _toml, ast.literal_eval):
+        try:
+            found: Any = convert(raw)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+        if isinstance(found, (bool, int, float, str, list, tuple, dict, type(None))):
+            return found
+    return raw
+
+
+def _toml(raw: str) -> Any:
+    found = tomllib.loads(f"value = {raw}")
+    if set(found) != {"value"}:
+        raise ValueError(raw)
+    return found["value"]

@@ -1,0 +1,135 @@
+"""`fedcohort skew`: rank clients by skewness without a training job."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedcohort.errors import BadParameter
+
+if TYPE_CHECKING:
+    from fedcohort.data.dataset import Dataset
+    from fedcohort.skew import SkewReport
+
+WORLD, TASK = "fedacs-uniform-v1", "digits-mlp"
+
+
+def skew(
+    world: Annotated[str | None, typer.Option(help=f"Whose clients (default: {WORLD}; --data: its owners).")] = None,
+    task: Annotated[str | None, typer.Option(help=f"What they would train (default: {TASK}).")] = None,
+    data: Annotated[Path | None, typer.Option(help="Your own samples: an .npz with x, y and client.")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of questions; a client is compared once a round.")] = 30,
+    per_round: Annotated[int, typer.Option(help="Clients asked in a round; 0 asks everybody.")] = 0,
+    share: Annotated[float, typer.Option(help="The part that counts as least skewed.")] = 0.4,
+    confidence: Annotated[float, typer.Option(help="ReportOptions probability of being right.")] = 0.95,
+    train: Annotated[bool, typer.Option("--train", help="Train one model along instead of fresh ones.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the world and of the questions.")] = 0,
+    rows: Annotated[int, typer.Option(help="Rows of the table from each end; 0 shows everybody.")] = 10,
+    png: Annotated[Path | None, typer.Option(help="Draw the picture into this file (.png, .svg or .pdf).")] = None,
+    out: Annotated[Path | None, typer.Option("--csv", help="Write the whole table to this file.")] = None,
+) -> None:
+    """Rank clients by how skewed their data are, with a confidence statement; nobody's data are seen."""
+    from fedcohort.skew import rank_clients
+
+    _check(data, task, confidence, rows, out)
+    if png is not None:
+        from fedcohort.report.plots.skew_picture import check_path
+
+        check_path(png)
+    given: str | Dataset = _own(data) if data is not None else task or TASK
+    place = world if world is not None or data is not None else WORLD
+    report = rank_clients(
+        given,
+        place,
+        rounds=rounds,
+        per_round=per_round,
+        share=share,
+        delta=1 - confidence,
+        train=train,
+        seed=seed,
+    )
+    _show(report, rows)
+    if out is not None:
+        _write(report, out)
+        typer.echo(f"table: {out.resolve()}")
+    if png is not None:
+        from fedcohort.report.plots.skew_picture import draw_skew
+
+        draw_skew(report, png)
+        typer.echo(f"picture: {png.resolve()}")
+
+
+def _check(data: Path | None, task: str | None, confidence: float, rows: int, out: Path | None) -> None:
+    if data is not None and task is not None:
+        raise BadParameter(
+            f"--data {data} --task {task}", "samples come from one of the two", "leave out --data or --task"
+        )
+    if not 0 < confidence < 1:
+        raise BadParameter(f"--confidence {confidence}", "a probability lies inside (0, 1)", "use e.g. 0.95")
+    if rows < 0:
+        raise BadParameter(f"--rows {rows}", "a table has no negative rows", "use 0 for everybody")
+    if out is not None and not out.parent.is_dir():
+        raise BadParameter(f"--csv {out}", f"there is no folder {out.parent}", "make it first")
+
+
+def _own(path: Path) -> Dataset:
+    from fedcohort.data.dataset import check_file
+    from fedcohort.errors import DataError
+
+    if not path.is_file():
+        raise DataError(f"--data {path}", "there is no such file", "give an .npz with the arrays x, y and client")
+    return check_file(path.stem, path)
+
+
+def _show(report: SkewReport, rows: int) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(_table(report, rows))
+    console.print(report.statement(), markup=False)
+    if report.truth is not None and np.ptp(report.truth) > 0:
+        from fedcohort.core.stats import spearman
+
+        rho = spearman(report.truth[report.known], report.rank[report.known])
+        console.print(f"All labels are at hand here: rank correlation with the true distance of the mixes {rho:.3f}.")
+
+
+def _table(report: SkewReport, rows: int) -> Table:
+    table = Table(title=f"{report.task} in {report.world}", title_justify="left", box=None, pad_edge=False)
+    for name in ("rank", "client", "samples", "Q", "duels won", "compared", "confidence", "side"):
+        table.add_column(name, justify="right")
+    cells = report.columns()
+    n = report.population
+    shown = range(n) if rows == 0 or n <= 2 * rows else [*range(rows), -1, *range(n - rows, n)]
+    for i in shown:
+        table.add_row(*(["..."] * 8 if i < 0 else _row({k: v[i] for k, v in cells.items()}, report)))
+    return table
+
+
+def _row(cell: dict[str, float], report: SkewReport) -> list[str]:
+    if cell["compared"] == 0:
+        return ["-", f"{cell['client']:.0f}", f"{cell['samples']:.0f}", "-", "-", "0", "-", "never compared"]
+    side = "least skewed" if math.isnan(report.border) or cell["win_share"] > report.border else "more skewed"
+    return [
+        f"{cell['rank']:g}",
+        f"{cell['client']:.0f}",
+        f"{cell['samples']:.0f}",
+        f"{cell['q']:.2f}",
+        f"{cell['win_share']:.2f}",
+        f"{cell['compared']:.0f}",
+        f"{math.floor(1000 * cell['confidence']) / 10:.1f} %",
+        side if cell["settled"] else f"{side}?",
+    ]
+
+
+def _write(report: SkewReport, out: Path) -> None:
+    cells = report.columns()
+    with out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(cells)
+        writer.writerows(zip(*(value.tolist() for value in cells.values()), strict=True))

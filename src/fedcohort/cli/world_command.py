@@ -1,0 +1,94 @@
+"""`fedcohort world`: look at a world before anything is trained in it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from fedcohort.worlds.built_world import BuiltWorld
+    from fedcohort.worlds.world_spec import WorldSpec
+
+app = typer.Typer(no_args_is_help=True, help="Look at worlds: who owns what, how noisy, how fast, how often there.")
+
+
+@app.command("list")
+def list_worlds() -> None:
+    """All worlds of the catalogue."""
+    from fedcohort.worlds.catalogue import WORLDS
+
+    width = max(len(name) for name in WORLDS)
+    for name, spec in WORLDS.items():
+        clients = f"{spec.clients} clients" if spec.clients else "by owner"
+        typer.echo(f"{name:<{width}}  {clients:>11}  {spec.about}")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A name, name(key=value, ...), or a .json or .toml file.")],
+    png: Annotated[Path | None, typer.Option(help="Draw the picture into this file (.png, .svg or .pdf).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the world.")] = 0,
+    task: Annotated[str, typer.Option(help="Whose labels are divided; default: scikit-learn digits.")] = "",
+    clients: Annotated[int | None, typer.Option(help="Another number of clients.")] = None,
+    rows: Annotated[int, typer.Option(min=0, help="Clients to list; 0 lists nobody.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the specification and the summary as JSON.")] = False,
+) -> None:
+    """Describe a world as a table, and draw it with --png."""
+    from fedcohort.worlds.describe import describe
+
+    if png is not None:
+        from fedcohort.report.plots.picture_file import picture_file
+
+        picture_file(png)  # before anything is built
+    spec = _spec(name)
+    if clients is not None:
+        spec = spec.replace(clients=clients, name=f"{spec.name} with {clients} clients")
+    world = _built(spec, task, seed)
+    if png is not None:
+        from fedcohort.report.plots.world_picture import draw_world
+
+        draw_world(world, png)
+    told = describe(world)
+    if as_json:
+        typer.echo(json.dumps({"spec": spec.to_dict(), "summary": told.summary}, indent=2, default=_number))
+        return
+    typer.echo(told.text(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
+    if png is not None:
+        typer.echo(f"wrote {png}")
+
+
+def _spec(text: str) -> WorldSpec:
+    from fedcohort.registry.lookup import make_world_spec
+    from fedcohort.worlds.catalogue import load
+
+    return load(text) if text.endswith((".json", ".toml")) else make_world_spec(text)
+
+
+def _built(spec: WorldSpec, task: str, seed: int) -> BuiltWorld:
+    from fedcohort.worlds.built_world import build_world
+
+    if not task:
+        from sklearn.datasets import load_digits
+
+        return build_world(spec, load_digits().target, seed=seed)
+    from fedcohort.registry.lookup import make_task_spec
+
+    pool = make_task_spec(task)
+    activities = getattr(pool, "activities", None)
+    return build_world(
+        spec,
+        pool.labels(),
+        seed=seed,
+        owners=pool.owners(),
+        classes=pool.classes,
+        activities=activities() if callable(activities) else activities,
+    )
+
+
+def _number(value: Any) -> Any:
+    return value.item()

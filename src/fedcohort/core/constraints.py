@@ -1,0 +1,180 @@
+"""What a constructor accepts, declared once in its signature and checked in one style.
+
+::
+
+    @checked                                                      # fedcohort.errors.checked
+    def __init__(self, *, share: Share = 0.1, rounds: Count = 5, mode: Annotated[str, Choice("a", "b")] = "a")
+
+A plain `int`, `float`, `bool` or `str` is checked for its kind; `X | None` accepts None; anything else is let through.
+The answer to a bad value has three parts: the value, the rule, the remedy.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from inspect import Parameter, signature
+from typing import Annotated, Any
+
+import numpy as np
+
+KINDS: Mapping[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool, np.bool_), "true or false"),
+    int: ((int, np.integer), "a whole number"),
+    float: ((int, float, np.integer, np.floating), "a number"),
+    str: ((str,), "a text"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Numbers from `low` to `high`. `ends` is "[]", "(]", "[)" or "()": a round bracket leaves its end out."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    ends: str = "[]"
+    example: Any = None  # what the remedy proposes, where the default is not a good answer
+
+    def holds(self, value: Any) -> bool:
+        """Whether the value lies inside; NaN never does."""
+        above = value > self.low if self.ends[0] == "(" else value >= self.low
+        return bool(above and (value < self.high if self.ends[1] == ")" else value <= self.high))
+
+    def rule(self) -> str:
+        """The rule as part of a sentence."""
+        low, high = _number(self.low), _number(self.high)
+        if math.isinf(self.high):
+            finite = " and finite" if self.ends[1] == ")" else ""
+            if self.low == 0 and self.ends[0] == "(":
+                return f"it must be positive{finite}"
+            return f"it must be {'more than' if self.ends[0] == '(' else 'at least'} {low}{finite}"
+        if math.isinf(self.low):
+            return f"it must be {'less than' if self.ends[1] == ')' else 'at most'} {high}"
+        left = ["", f"{low} is not allowed"][self.ends[0] == "("]
+        right = ["", f"{high} is not allowed"][self.ends[1] == ")"]
+        but = " and ".join(part for part in (left, right) if part)
+        return f"it must be between {low} and {high}" + (f" ({but})" if but else "")
+
+
+class Choice:
+    """One of a few values."""
+
+    __slots__ = ("example", "options")
+
+    def __init__(self, *options: Any) -> None:
+        self.options, self.example = options, None
+
+    def holds(self, value: Any) -> bool:
+        """Whether it is one of them."""
+        return any(value == option and isinstance(value, type(option)) for option in self.options)
+
+    def rule(self) -> str:
+        """The rule as part of a sentence."""
+        return f"it must be one of {', '.join(str(o) for o in self.options)}"
+
+
+class Either:
+    """A number in an interval, or one of a few words."""
+
+    __slots__ = ("choice", "example", "interval")
+
+    def __init__(self, interval: Interval, choice: Choice) -> None:
+        self.interval, self.choice, self.example = interval, choice, interval.example
+
+    def holds(self, value: Any) -> bool:
+        """Whether one of the two holds."""
+        if isinstance(value, str):
+            return self.choice.holds(value)
+        return isinstance(value, KINDS[float][0]) and not isinstance(value, bool) and self.interval.holds(value)
+
+    def rule(self) -> str:
+        """The rule as part of a sentence."""
+        words = " or ".join(repr(o) for o in self.choice.options)
+        return f"{self.interval.rule()}, or {words}"
+
+
+Constraint = Interval | Choice | Either
+Share = Annotated[float, Interval(0, 1)]
+Positive = Annotated[float, Interval(0, ends="()")]
+NotNegative = Annotated[float, Interval(0, ends="[)")]
+Count = Annotated[int, Interval(1)]
+CountOrZero = Annotated[int, Interval(0)]
+Problem = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What one parameter accepts."""
+
+    kind: type | None  # of KINDS; None: not checked
+    none: bool
+    constraint: Constraint | None
+    default: Any
+
+    def problem(self, name: str, value: Any) -> Problem | None:
+        """Value, rule and remedy, or None when the value is fine."""
+        if value is None and (self.none or self.kind is None):
+            return None
+        shown = f"{name} = {value!r}"[:200]
+        if self.kind is not None:
+            accepted, words = KINDS[self.kind]
+            if not isinstance(value, accepted) or (isinstance(value, (bool, np.bool_)) and self.kind is not bool):
+                return shown, f"it must be {words}", self.remedy()
+        if self.constraint is not None and not self.constraint.holds(value):
+            return shown, self.constraint.rule(), self.remedy()
+        return None
+
+    def remedy(self) -> str:
+        """Something that would be accepted."""
+        example = self.constraint.example if self.constraint is not None else None
+        if example is None and self.default is not Parameter.empty:
+            example = self.default
+        if example is None and isinstance(self.constraint, Choice):
+            example = self.constraint.options[0]
+        if example is None and isinstance(self.constraint, Interval) and math.isfinite(self.constraint.low):
+            example = _number(self.constraint.low + (self.constraint.ends[0] == "("))
+        return "leave it out" if example is None else f"use e.g. {example}"
+
+
+@cache
+def declared(function: Callable[..., Any]) -> Mapping[str, Declared]:
+    """What each annotated parameter of a function (or field of a dataclass) accepts."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    found = {}
+    for name, parameter in signature(function).parameters.items():
+        if name in hints:
+            found[name] = _declared(hints[name], parameter.default)
+    return found
+
+
+def first_problem(function: Callable[..., Any], values: Mapping[str, Any]) -> Problem | None:
+    """The first of these values that its declaration refuses."""
+    known = declared(function)
+    for name, value in values.items():
+        problem = known[name].problem(name, value) if name in known else None
+        if problem is not None:
+            return problem
+    return None
+
+
+def _declared(hint: Any, default: Any) -> Declared:
+    none, constraint = False, None
+    parts = [hint]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        parts = [part for part in typing.get_args(hint) if part is not type(None)]
+        none = len(parts) < len(typing.get_args(hint))
+    if len(parts) == 1 and typing.get_origin(parts[0]) is Annotated:
+        base, *extras = typing.get_args(parts[0])
+        constraint = next((e for e in extras if isinstance(e, Interval | Choice | Either)), None)
+        inner = _declared(base, default)
+        return Declared(inner.kind, none or inner.none, constraint, default)
+    kind = parts[0] if len(parts) == 1 and isinstance(parts[0], type) and parts[0] in KINDS else None
+    return Declared(kind, none, constraint, default)
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if not float(value).is_integer() or abs(value) >= 1e15 else str(int(value))

@@ -1,0 +1,1 @@
+"""Files to arrays: datasets, formats, downloads, splits. No model."""

@@ -1,0 +1,1 @@
+"""Arrays in, updates out: one interface, several engines that must agree."""

@@ -1,0 +1,302 @@
+"""The engine: hands each client to a thread, which trains it without the interpreter.
+
+A client is sequential inside one thread and shares nothing with the others but what nobody writes, so the bytes do
+not depend on the number of workers. Evaluation of one model packs the samples of all clients into full blocks: a
+sample's loss does not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.engines.client_signals import collect, part_of
+from fedcohort.engines.interface import ClientData, LossStats, batch_order
+from fedcohort.engines.losses import CROSS_ENTROPY, log_softmax
+from fedcohort.engines.networks import Network
+from fedcohort.engines.steps import check_plan
+from fedcohort.errors import check
+from fedcohort.protocols import Trained
+from fedcohort.types import Index, Model, Objective, Plan, Real, Updates
+
+from . import local_training as kernel
+from .buffer_pool import BufferPool
+from .vectors import LANES
+from .workspace import BLOCK, layout_of
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Space = tuple[Floats, NDArray[np.int8], NDArray[np.int64]]
+
+SHARE = 8 * BLOCK  # samples that one worker evaluates at a time
+_NONE = np.empty(0, np.float32)
+
+
+def default_workers() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class FusedEngine:
+    """Trains networks of convolutions, ReLU, max-pools and linear layers in Numba, one client per thread."""
+
+    name = "fused"
+
+    def __init__(self, network: Network, data: ClientData, workers: int = 0) -> None:
+        """`workers=0` means one per processor. Raises TrainingError if a layer does not qualify."""
+        check(workers >= 0, f"workers = {workers}", "the number of workers is not negative", "use 0 for all processors")
+        self._layout = layout_of(network)
+        self._data = data
+        self._x = np.ascontiguousarray(data.x.reshape(len(data.x), -1), np.float32)
+        self._classes = network.classes
+        self.workers = workers or default_workers()
+        self.n_params = network.n_params
+        self.last_layer = network.last_layer
+        self._spaces: queue.SimpleQueue[Space] = queue.SimpleQueue()
+        self._rooms = BufferPool()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
+        """Local training of each client from this model."""
+        m, sizes = clients.size, self._data.train.sizes[clients]
+        check_plan(plan, m, self.n_params)
+        start = self._weights(model.params)
+        delta = self._rooms.take(m, self.n_params)
+        steps, stats = np.zeros(m, np.int64), np.zeros((m, 3))
+        epochs, lr = plan.epochs_of(m), plan.lr_of(m)
+
+        def one(row: int, space: Space) -> bool:
+            steps[row] = self._train_client(
+                space, start, delta[row], int(clients[row]), row, plan, int(epochs[row]), float(lr[row]), stats[row]
+            )
+            return bool(steps[row] >= 0)
+
+        broken = np.zeros(m, np.bool_)
+        delta[sizes == 0] = 0.0
+        heavy = np.argsort(-(sizes * epochs), kind="stable")
+        heavy = heavy[sizes[heavy] > 0]
+        broken[heavy] = ~self._spread(one, heavy)
+        delta[broken] = 0.0
+        updates = Updates(clients, delta, sizes.astype(np.float64), np.where(steps < 0, ~steps, steps))
+        n = np.where(stats[:, 2] > 0, stats[:, 2], np.nan)
+        none = np.full(m, np.nan)
+        first = LossStats(stats[:, 0] / n, stats[:, 1] / n, none, stats[:, 2].astype(np.int64))
+        return collect(self, self._data, model, plan, updates, first, broken)
+
+    def losses(self, model: Model, clients: Index, part: str, objective: Objective) -> LossStats:
+        """Evaluate one model on each client's "train" or "validation" part."""
+        owned = part_of(self._data, part)
+        sizes = owned.sizes[clients]
+        end = np.cumsum(sizes)
+        at = np.arange(int(sizes.sum())) + np.repeat(owned.start[clients] - (end - sizes), sizes)
+        loss, hit = self._evaluate(self._weights(model.params), owned.index[at], owned.label[at], objective)
+        return _by_client(loss, hit, sizes)
+
+    def losses_each(self, params: Real, clients: Index, part: str, buffers: Real | None = None) -> LossStats:
+        """Cross-entropy of one model per client, (m, p), on the client's own data."""
+        owned, weights = part_of(self._data, part), np.ascontiguousarray(params, np.float32)
+        sizes = owned.sizes[clients]
+        end = np.cumsum(sizes)
+        loss, hit = np.empty(int(sizes.sum()), np.float32), np.empty(int(sizes.sum()), np.float32)
+
+        def one(row: int, space: Space) -> bool:
+            mine, out = owned.of(int(clients[row])), slice(int(end[row] - sizes[row]), int(end[row]))
+            rows, label = owned.index[mine], owned.label[mine]
+            self._run_evaluate(space, weights[row], rows, label, CROSS_ENTROPY, loss[out], hit[out])
+            return bool(np.isfinite(loss[out]).all())
+
+        self._spread(one, np.flatnonzero(sizes > 0))
+        return _by_client(loss, hit, sizes)
+
+    def gradients(
+        self, model: Model, clients: Index, *, last_layer: bool = False, objective: Objective | None = None
+    ) -> Real:
+        """Full-batch gradient of each client at this model; zero for clients without samples."""
+        owned, weights = self._data.train, self._weights(model.params)
+        kept = self.last_layer if last_layer else slice(0, self.n_params)
+        out = np.zeros((clients.size, kept.stop - kept.start), np.float32)
+
+        def one(row: int, space: Space) -> bool:
+            mine = owned.of(int(clients[row]))
+            n = mine.stop - mine.start
+            even = np.full(n, 1.0 / n, np.float32)
+            _, found = self._gradient(
+                space, weights, self._x, owned.index[mine], owned.label[mine], objective or CROSS_ENTROPY, even
+            )
+            out[row] = found[kept]
+            return bool(np.isfinite(found).all())
+
+        self._spread(one, np.flatnonzero(owned.sizes[clients] > 0))
+        return out
+
+    def logits(self, params: Real, x: NDArray[np.float32], buffers: Real | None = None) -> Real:
+        """Logits of k models, given as (k, p), on inputs x: (k, n, classes)."""
+        weights = np.ascontiguousarray(params, np.float32)
+        flat = np.ascontiguousarray(x.reshape(len(x), -1), np.float32)
+        out = np.empty((len(weights), len(flat), self._classes), np.float32)
+        shares = -(-len(flat) // SHARE)
+
+        def one(job: int, space: Space) -> bool:
+            k, b = job // shares, job % shares * SHARE
+            rows = np.arange(b, min(b + SHARE, len(flat)))
+            kernel.infer(self._layout.table, *space, weights[k], flat, rows, out[k, b : b + rows.size])
+            return bool(np.isfinite(out[k, b : b + rows.size]).all())
+
+        self._spread(one, np.arange(len(weights) * shares))
+        return out
+
+    def soft_gradient(self, params: Real, x: NDArray[np.float32], target: Real) -> tuple[float, Real]:
+        """Mean cross-entropy against soft targets (n, classes), and its gradient (p,)."""
+        weights, n = self._weights(params), len(x)
+        flat = np.ascontiguousarray(x.reshape(n, -1), np.float32)
+        mass = np.asarray(target, np.float64).sum(axis=1)
+        goal = (np.asarray(target, np.float64) / np.where(mass > 0, mass, 1.0)[:, None]).astype(np.float32)
+        share = (mass / n).astype(np.float32)
+        starts = range(0, n, SHARE)
+        loss, found = np.zeros(len(starts)), np.zeros((len(starts), self.n_params), np.float32)
+        soft = Objective(ce=0.0, pseudo=1.0)
+
+        def one(job: int, space: Space) -> bool:
+            rows = np.arange(starts[job], min(starts[job] + SHARE, n))
+            label = np.zeros(rows.size, np.int64)
+            each, found[job] = self._gradient(space, weights, flat, rows, label, soft, share[rows], goal[rows])
+            loss[job] = float((each.astype(np.float64) * share[rows]).sum())
+            return bool(np.isfinite(found[job]).all())
+
+        self._spread(one, np.arange(len(starts)))
+        return float(loss.sum()), found.sum(axis=0, dtype=np.float64).astype(np.float32)
+
+    def close(self) -> None:
+        """Give back the threads and their memory."""
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+        self._spaces = queue.SimpleQueue()
+        self._rooms = BufferPool()
+
+    def _weights(self, params: Real) -> Floats:
+        """A copy, with room behind it for kernels that read whole vectors."""
+        rule = f"the network has {self.n_params}"
+        check(params.shape == (self.n_params,), f"parameters of shape {params.shape}", rule, "use a model of this task")
+        found = np.zeros(self.n_params + LANES, np.float32)[: self.n_params]
+        found[:] = params
+        return found
+
+    def _train_client(
+        self, space: Space, start: Floats, delta: Floats, k: int, row: int, plan: Plan, epochs: int, lr: float,
+        stats: Doubles,
+    ) -> int:  # fmt: skip
+        part = self._data.train
+        rows, label = part.index[part.of(k)], part.label[part.of(k)]
+        order = np.empty((epochs, rows.size), np.int64)
+        for epoch in range(epochs):
+            order[epoch] = batch_order(rows.size, plan, k, epoch)
+        frozen = np.empty((0, self._classes), np.float32)
+        if plan.objective.pseudo:
+            frozen = np.empty((rows.size, self._classes), np.float32)
+            kernel.infer(self._layout.table, *space, start, self._x, rows, frozen)
+            frozen = np.exp(log_softmax(frozen))
+        rate = np.array([lr, plan.momentum, plan.weight_decay, plan.prox, float(plan.optimiser == "adam")])
+        taken: int = kernel.train(
+            self._layout.table, *space, start, delta, self._x, rows, label, order, plan.batch_size, rate,
+            _vector(plan.objective), frozen, bool(plan.objective.pseudo), _sample_weight(plan, k, rows.size),
+            _correction(plan, row), stats,
+        )  # fmt: skip
+        return taken
+
+    def _gradient(
+        self, space: Space, weights: Floats, x: Floats, rows: Index, label: Index, objective: Objective, scale: Floats,
+        frozen: Floats | None = None,
+    ) -> tuple[Floats, Floats]:  # fmt: skip
+        """Per-sample losses, and the sum of scaled gradients."""
+        found = np.empty(self.n_params + LANES, np.float32)[: self.n_params]
+        hard, loss, hit = np.empty((3, rows.size), np.float32)
+        given = np.empty((0, self._classes), np.float32) if frozen is None else frozen
+        kernel.gradient(
+            self._layout.table, *space, weights, found, x, rows, label, _vector(objective), given, frozen is not None,
+            scale, hard, loss, hit,
+        )  # fmt: skip
+        return loss, found
+
+    def _evaluate(self, weights: Floats, rows: Index, label: Index, objective: Objective) -> tuple[Floats, Floats]:
+        """Loss and correctness of each sample under one model."""
+        loss, hit = np.empty((2, rows.size), np.float32)
+
+        def one(job: int, space: Space) -> bool:
+            out = slice(job * SHARE, (job + 1) * SHARE)
+            self._run_evaluate(space, weights, rows[out], label[out], objective, loss[out], hit[out])
+            return bool(np.isfinite(loss[out]).all())
+
+        self._spread(one, np.arange(-(-rows.size // SHARE)))
+        return loss, hit
+
+    def _run_evaluate(
+        self, space: Space, weights: Floats, rows: Index, label: Index, objective: Objective, loss: Floats, hit: Floats
+    ) -> None:
+        hard = np.empty(rows.size, np.float32)
+        kernel.evaluate(
+            self._layout.table, *space, weights, self._x, rows, label, _vector(objective), hard, loss, hit
+        )  # fmt: skip
+
+    def _spread(self, job: Callable[[int, Space], bool], jobs: Index) -> NDArray[np.bool_]:
+        """Do all jobs on the workers, in this order; whether each came out finite."""
+        waiting = iter(enumerate(jobs.tolist()))  # next() on it is atomic
+        fine = np.ones(jobs.size, np.bool_)
+
+        def work() -> None:
+            space = self._space()
+            for place, which in waiting:
+                fine[place] = job(which, space)
+                if not fine[place]:  # what a broken client left in the buffers must not meet the next one's zeros
+                    space = self._layout.workspace()
+            self._spaces.put(space)
+
+        count = min(self.workers, jobs.size)
+        if count <= 1:
+            work()
+            return fine
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="fused")
+        for done in [self._threads.submit(work) for _ in range(count)]:
+            done.result()
+        return fine
+
+    def _space(self) -> Space:
+        try:
+            return self._spaces.get_nowait()
+        except queue.Empty:
+            return self._layout.workspace()
+
+
+def _vector(o: Objective) -> Doubles:
+    return np.array([o.ce, o.pseudo, o.rce, o.floor, o.smoothing])
+
+
+def _sample_weight(plan: Plan, client: int, n: int) -> Floats:
+    given = (plan.sample_weight or {}).get(client)
+    if given is None:
+        return _NONE
+    check(len(given) == n, f"{len(given)} sample weights", f"client {client} owns {n} samples", "give one each")
+    return np.ascontiguousarray(given, np.float32)
+
+
+def _correction(plan: Plan, row: int) -> Floats:
+    if plan.correction is None:
+        return _NONE
+    given: Any = plan.correction
+    return np.ascontiguousarray(given if given.ndim == 1 else given[row], np.float32)
+
+
+def _by_client(loss: Floats, hit: Floats, sizes: Index) -> LossStats:
+    """Means per client of samples that lie client after client."""
+    owner = np.repeat(np.arange(sizes.size), sizes)
+    each = loss.astype(np.float64)
+    n = np.where(sizes > 0, sizes, np.nan)
+    total, square, right = (np.bincount(owner, v, sizes.size) / n for v in (each, each * each, hit))
+    return LossStats(total, square, right, sizes)

@@ -1,0 +1,1 @@
+"""Any torch module, trained by single-threaded processes on the CPU."""

@@ -1,0 +1,173 @@
+"""What the batched engine and its worker processes say to each other: JSON and arrays, never pickled objects.
+
+A message is the length of its bytes (8, big-endian) and an npz archive with a JSON text among its arrays. The samples
+are not sent: all processes map the same memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.engines import networks as models
+from fedcohort.engines.interface import ClientData
+from fedcohort.protocols import Trained
+from fedcohort.types import Index, Model, Objective, Part, Plan, Updates
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def send(stream: IO[bytes], text: Mapping[str, Any], arrays: Arrays) -> None:
+    """Write one message."""
+    buffer = io.BytesIO()
+    words = np.frombuffer(json.dumps(text).encode(), np.uint8)
+    np.savez(buffer, allow_pickle=False, __text__=words, **arrays)
+    data = buffer.getvalue()
+    stream.write(struct.pack(">Q", len(data)) + data)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> tuple[dict[str, Any], Arrays]:
+    """Read one message; EOFError if the other side is gone."""
+    size = stream.read(8)
+    data = stream.read(struct.unpack(">Q", size)[0]) if len(size) == 8 else b""
+    if not data:
+        raise EOFError("the other side closed the stream")
+    with np.load(io.BytesIO(data), allow_pickle=False) as found:
+        arrays = {name: found[name] for name in found.files}
+    return json.loads(arrays.pop("__text__").tobytes()), arrays
+
+
+def describe(model: models.Network | Callable[[], Any]) -> dict[str, Any] | None:
+    """How another process can make this model: its layers, or an importable function and plain arguments."""
+    if isinstance(model, models.Network):
+        layers = [[type(layer).__name__, asdict(layer)] for layer in model.layers]
+        return {"network": [list(model.input_shape), layers]}
+    function = model.func if isinstance(model, functools.partial) else model
+    args, options = (model.args, model.keywords) if isinstance(model, functools.partial) else ((), {})
+    said = {
+        "module": getattr(function, "__module__", "__main__"),
+        "name": getattr(function, "__qualname__", "<lambda>"),
+        "args": list(args),
+        "options": dict(options),
+    }
+    if said["module"] == "__main__" or "<" in said["name"]:
+        return None
+    try:
+        json.dumps(said)
+    except TypeError:
+        return None
+    return said
+
+
+def build(said: Mapping[str, Any]) -> models.Network | Callable[[], Any]:
+    """Inverse of :func:`describe`."""
+    if "network" in said:
+        shape, layers = said["network"]
+        return models.Network(tuple(shape), tuple(getattr(models, name)(**given) for name, given in layers))
+    found: Any = importlib.import_module(said["module"])
+    for name in said["name"].split("."):
+        found = getattr(found, name)
+    return functools.partial(found, *said["args"], **said["options"])
+
+
+class Shared:
+    """Arrays that several processes map: files, in memory where the system has a folder for that."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # nosec B108
+        self._folder = tempfile.TemporaryDirectory(prefix="fedcohort-", dir=memory)
+        self.path = self._folder.name
+        for name, array in arrays.items():
+            np.save(Path(self.path) / f"{name}.npy", array, allow_pickle=False)
+
+    def close(self) -> None:
+        """Remove the files."""
+        self._folder.cleanup()
+
+
+def attach(path: str) -> Arrays:
+    """The arrays that another process shares, mapped read-only."""
+    return {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in Path(path).glob("*.npy")}
+
+
+_PART = [f.name for f in fields(Part)]
+
+
+def data_arrays(data: ClientData) -> Arrays:
+    """The arrays of a body of client data, under flat names."""
+    both = {"train": data.train, "validation": data.validation}
+    return {"x": data.x} | {f"{p}.{name}": getattr(part, name) for p, part in both.items() for name in _PART}
+
+
+def data_of(arrays: Arrays, classes: int) -> ClientData:
+    """Inverse of :func:`data_arrays`."""
+    train, validation = (Part(*(arrays[f"{p}.{name}"] for name in _PART)) for p in ("train", "validation"))
+    return ClientData(arrays["x"], train, validation, classes)
+
+
+def pack_plan(plan: Plan, model: Model, clients: Index, rows: Index) -> tuple[dict[str, Any], Arrays]:
+    """The order to train the clients at these rows of a cohort."""
+    m = clients.size
+    text = {
+        "batch_size": plan.batch_size, "momentum": plan.momentum, "weight_decay": plan.weight_decay,
+        "optimiser": plan.optimiser, "objective": asdict(plan.objective), "prox": plan.prox, "seed": plan.seed,
+        "round": plan.round, "measure": sorted(plan.measure),
+    }  # fmt: skip
+    arrays: Arrays = {"params": np.asarray(model.params), "buffers": model.buffers, "counters": model.counters}
+    arrays |= {"clients": clients[rows], "epochs": plan.epochs_of(m)[rows], "lr": plan.lr_of(m)[rows]}
+    if plan.correction is not None:
+        arrays["correction"] = np.asarray(plan.correction if plan.correction.ndim == 1 else plan.correction[rows])
+    for k in clients[rows].tolist():
+        if plan.sample_weight and k in plan.sample_weight:
+            arrays[f"weight.{k}"] = np.asarray(plan.sample_weight[k])
+    return text, arrays
+
+
+def unpack_plan(text: dict[str, Any], arrays: Arrays) -> tuple[Model, Index, Plan]:
+    """Inverse of :func:`pack_plan`."""
+    weights = {int(name[7:]): value for name, value in arrays.items() if name.startswith("weight.")}
+    text = text | {"objective": Objective(**text["objective"]), "measure": frozenset(text["measure"])}
+    plan = Plan(
+        epochs=arrays["epochs"], lr=arrays["lr"], correction=arrays.get("correction"),
+        sample_weight=weights or None, **text,
+    )  # fmt: skip
+    return Model(arrays["params"], arrays["buffers"], arrays["counters"]), arrays["clients"], plan
+
+
+def pack_trained(out: Trained) -> tuple[dict[str, Any], Arrays]:
+    """A worker's answer."""
+    u = out.updates
+    arrays: Arrays = {"delta": u.delta, "weight": u.weight, "steps": u.steps, "failed": out.failed}
+    arrays |= {name: value for name, value in (("buffers", u.buffers), ("counters", u.counters)) if value is not None}
+    arrays |= {f"extras.{name}": np.asarray(value) for name, value in u.extras.items()}
+    arrays |= {f"signals.{name}": value for name, value in out.signals.items()}
+    return {"reasons": {str(k): why for k, why in out.reasons.items()}}, arrays
+
+
+def merge(clients: Index, answers: list[tuple[Index, dict[str, Any], Arrays]]) -> Trained:
+    """One answer from the workers' answers, rows in the order of the clients."""
+    order = np.argsort(np.concatenate([rows for rows, _, _ in answers]))
+    whole = {name: np.concatenate([a[name] for _, _, a in answers])[order] for name in answers[0][2]}
+    reasons = {int(k): why for _, text, _ in answers for k, why in text["reasons"].items()}
+    extras, signals = (
+        {name[len(kind) :]: value for name, value in whole.items() if name.startswith(kind)}
+        for kind in ("extras.", "signals.")
+    )
+    updates = Updates(
+        clients, whole["delta"], whole["weight"], whole["steps"], whole.get("buffers"), whole.get("counters"),
+        extras,
+    )  # fmt: skip
+    return Trained(updates, signals, whole["failed"], reasons)

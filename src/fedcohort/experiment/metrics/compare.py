@@ -1,0 +1,347 @@
+"""Comparison of runs: paired by seed within each setting, ranked over settings, and honest about noise.
+
+Runs that agree in everything but the selector (or the method) and the seed form a setting. Within it each entry is
+paired with the baseline seed by seed: both met the same world, the same luck, the same initial model. A difference is
+called real only when its bootstrap interval leaves zero out and the exact Wilcoxon test, corrected for the number of
+comparisons in the setting, says so too; everything else is said to be inside the noise, or too little data to tell.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedcohort.errors import BadParameter, StoreError, UnknownName
+from fedcohort.experiment.config import RunConfig, from_toml
+from fedcohort.experiment.metrics import paired
+from fedcohort.experiment.metrics.run_metrics import improvement, terminal, terminal_rounds
+from fedcohort.experiment.metrics.stored_metrics import Metric, RunRecord, metric, record
+from fedcohort.experiment.store import ROOT, Store, find
+from fedcohort.experiment.sweep import from_mapping, read_file
+
+ALPHA = 0.05
+BY = ("selector", "method")
+Values = dict[int, float | None]  # seed -> value; None: never
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry of one setting: its values by seed, and how they stand to the baseline's."""
+
+    entry: str
+    values: Values
+    mean: float | None  # over the seeds that have a value
+    low: float | None
+    high: float | None
+    count: int  # seeds with a value
+    pairs: int = 0  # seeds in common with the baseline
+    difference: float | None = None  # mean over pairs that both have a value
+    difference_low: float | None = None
+    difference_high: float | None = None
+    wins: int = 0
+    losses: int = 0
+    never: int = 0  # pairs in which at least one of the two has no value
+    p: float | None = None  # Wilcoxon, exact; the sign test where some never got there
+    adjusted: float | None = None  # after Holm
+    improvement: float | None = None  # share of the gap to the even world that was closed
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Runs that agree in everything but the entry and the seed."""
+
+    name: str
+    world: str
+    rows: tuple[Row, ...]
+    target: float | None = None
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Average ranks over settings, 1 the best, with Nemenyi's critical difference."""
+
+    entries: tuple[str, ...]
+    average: tuple[float, ...]
+    settings: int
+    critical: float
+    words: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The whole comparison, as data for tables and reports."""
+
+    metric: str
+    about: str
+    better: int
+    by: str
+    baseline: str
+    settings: tuple[Setting, ...]
+    ranks: Ranks | None
+    notes: tuple[str, ...] = field(default=())
+
+    def data(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+
+
+def named(paths: Sequence[Path], store: Store | None = None) -> list[Path]:
+    """Run folders, begun or not: of run folders, folders of runs, sweep files (.toml, or .json in STORE/sweeps/)."""
+    found: list[Path] = []
+    for path in paths:
+        if path.suffix == ".toml":
+            runs = store or Store(ROOT)
+            found += [runs.folder(c) for c in from_mapping(from_toml(path)).runs()]
+        elif path.suffix == ".json":
+            found += [path.parent.parent / name for name in read_file(path)[0]]
+        else:
+            found += find([path])
+    return list(dict.fromkeys(p.resolve() for p in found))
+
+
+def folders(paths: Sequence[Path], store: Store | None = None) -> tuple[list[Path], list[str]]:
+    """The finished ones of :func:`named`, and a note about the others."""
+    unique = named(paths, store)
+    done = [p for p in unique if (p / "metrics.jsonl").exists()]
+    missing = len(unique) - len(done)
+    notes = [f"{missing} of {len(unique)} runs are not finished and left out"] if missing else []
+    if not done:
+        raise StoreError(f"{len(unique)} runs", "none of them is finished", "run or resume them first")
+    return done, notes
+
+
+def setting_names(configs: Sequence[RunConfig], by: str = "selector") -> list[str]:
+    """The name of the setting that each of these runs belongs to; equal names mean equal settings."""
+    keys = [_setting_key(c, by) for c in configs]
+    first = dict(zip(reversed(keys), reversed(configs), strict=True))
+    names = dict(zip(first, _names(list(first.values()), by), strict=True))
+    return [names[key] for key in keys]
+
+
+def compare(
+    paths: Sequence[Path],
+    *,
+    name: str = "terminal",
+    baseline: str | None = None,
+    by: str = "selector",
+    target: float | None = None,
+    store: Store | None = None,
+) -> Comparison:
+    """Compare finished runs. Without a baseline: uniform (fedavg for methods) if it is there, else the first entry."""
+    if by not in BY:
+        raise UnknownName.among("key to compare by", by, BY)
+    chosen = metric(name)
+    done, notes = folders(paths, store)
+    records = [record(folder) for folder in done]
+    return compare_subjects(records, chosen, baseline=baseline, by=by, target=target, notes=notes)
+
+
+def compare_subjects(
+    records: Sequence[RunRecord],
+    chosen: Metric,
+    *,
+    baseline: str | None = None,
+    by: str = "selector",
+    target: float | None = None,
+    notes: Iterable[str] = (),
+) -> Comparison:
+    """Compare runs that have been read already."""
+    entries = sorted({str(getattr(s.config, by)) for s in records})
+    base = _baseline(entries, baseline, by)
+    groups: dict[str, list[RunRecord]] = {}
+    for s in records:
+        groups.setdefault(_setting_key(s.config, by), []).append(s)
+    even = {_setting_key(g[0].config, by, "world"): g for g in groups.values() if g[0].config.world.startswith("iid-")}
+    settings = []
+    for group in groups.values():
+        goal = _set_target(group, chosen, base, by, target)
+        reference = even.get(_setting_key(group[0].config, by, "world"))
+        settings.append(_setting(group, chosen, base, by, goal, reference))
+    names = _names([g[0].config for g in groups.values()], by)
+    settings = sorted((_renamed(s, n) for s, n in zip(settings, names, strict=True)), key=lambda s: s.name)
+    ranks, more = _ranks(settings, entries, chosen.better)
+    said = (*notes, *more)
+    return Comparison(chosen.name, chosen.about, chosen.better, by, base, tuple(settings), ranks, said)
+
+
+def verdict(row: Row, better: int) -> str:
+    """The difference to the baseline in words."""
+    if row.pairs == 0:
+        return "no seed in common with the baseline"
+    if row.pairs == 1:
+        return "one seed only: no statement possible"
+    if row.wins == row.losses == 0:
+        return "no difference in any seed"
+    ahead = row.wins > row.losses if row.never else (row.difference or 0.0) * better > 0
+    word, count = ("better", row.wins) if ahead else ("worse", row.losses)
+    low, high = row.difference_low, row.difference_high
+    zero_inside = row.never == 0 and (low is None or high is None or low <= 0.0 <= high)
+    if row.wins == row.losses or zero_inside or row.p is None or row.adjusted is None:
+        return "inside the noise"
+    note = " (never counts as worst)" if row.never else ""
+    if row.adjusted < ALPHA:
+        return word + note
+    if row.p < ALPHA:
+        return f"{word} taken alone, inside the noise after correction for several comparisons{note}"
+    least = paired.least_p(row.pairs)
+    if least >= ALPHA and count == row.pairs:
+        return f"{word} in {count} of {row.pairs} seeds, but so few seeds cannot show it (p >= {least:.2g}){note}"
+    return f"inside the noise{note}"
+
+
+def _baseline(entries: list[str], wanted: str | None, by: str) -> str:
+    if wanted is None:
+        usual = "uniform" if by == "selector" else "fedavg"
+        return usual if usual in entries else entries[0]
+    if wanted in entries:
+        return wanted
+    near = [e for e in entries if e.partition("(")[0] == wanted]
+    if len(near) == 1:
+        return near[0]
+    if near:
+        raise BadParameter(f"baseline {wanted!r}", f"there are several: {', '.join(near)}", "write one of them in full")
+    raise UnknownName.among("baseline", wanted, entries)
+
+
+def _setting_key(config: RunConfig, by: str, *but: str) -> str:
+    plain = {k: v for k, v in config.to_dict().items() if k not in (by, "seed", "workers", *but)}
+    return json.dumps(plain, sort_keys=True)
+
+
+def _names(configs: list[RunConfig], by: str) -> list[str]:
+    """World and task of each setting, and whatever else differs between settings."""
+    plain = [{k: v for k, v in c.to_dict().items() if k not in (by, "seed", "workers")} for c in configs]
+    keys = dict.fromkeys(k for p in plain for k in p)
+    differ = [k for k in keys if len({json.dumps(p.get(k)) for p in plain}) > 1 and k not in ("world", "task")]
+    short = ("method", "selector")
+    return [
+        ", ".join([p["world"], p["task"], *(str(p[k]) if k in short else f"{k} {p.get(k)}" for k in differ)])
+        for p in plain
+    ]
+
+
+def _renamed(setting: Setting, name: str) -> Setting:
+    return Setting(name, setting.world, setting.rows, setting.target)
+
+
+def _set_target(group: list[RunRecord], chosen: Metric, base: str, by: str, target: float | None) -> float | None:
+    """The target of a setting: the one given, or what the baseline has in the end."""
+    if not chosen.needs_target:
+        return None
+    goal = target
+    if goal is None:
+        own = [s for s in group if getattr(s.config, by) == base] or group
+        ends = [terminal(s.history.accuracy, terminal_rounds(s.config.rounds)) for s in own]
+        known = [e for e in ends if e is not None]
+        goal = float(np.mean(known)) if known else math.inf
+    for s in group:
+        s.target = goal
+    return goal
+
+
+def _setting(
+    group: list[RunRecord], chosen: Metric, base: str, by: str, target: float | None, even: list[RunRecord] | None
+) -> Setting:
+    table: dict[str, Values] = {}
+    for s in group:
+        table.setdefault(str(getattr(s.config, by)), {})[s.config.seed] = chosen.compute(s)
+    rows = [_row(entry, values, table.get(base, {}), base, chosen.better) for entry, values in table.items()]
+    rest = [i for i, r in enumerate(rows) if r.p is not None]
+    adjusted = paired.holm([float(rows[i].p or 0.0) for i in rest])
+    for i, p in zip(rest, adjusted, strict=True):
+        rows[i] = _with(rows[i], adjusted=float(p))
+    reference = [s for s in even or [] if getattr(s.config, by) == base]
+    iid = _mean([chosen.compute(s) for s in reference]) if chosen.better > 0 else None
+    floor = _mean(list(table.get(base, {}).values()))
+    for i, r in enumerate(rows):
+        won = None if None in (iid, floor, r.mean) else improvement(r.mean or 0.0, floor or 0.0, iid or 0.0)
+        rows[i] = _with(r, improvement=won, verdict="baseline" if r.entry == base else verdict(r, chosen.better))
+    rows.sort(
+        key=lambda r: (r.entry != base, -_standing(r, chosen.better), r.entry)
+    )  # the best right below the baseline
+    return Setting("", group[0].config.world, tuple(rows), target)
+
+
+def _row(entry: str, values: Values, baseline: Values, base: str, better: int) -> Row:
+    ordered = dict(sorted(values.items()))
+    known = [v for v in ordered.values() if v is not None]
+    low, high = paired.interval(known) if known else (None, None)
+    row = Row(entry, ordered, _mean(known), low, high, len(known))
+    if entry == base:
+        return row
+    seeds = [s for s in ordered if s in baseline]
+    both = [(ordered[s], baseline[s]) for s in seeds]
+    keys = [(_order(a, better), _order(b, better)) for a, b in both]
+    d = np.array([a - b for a, b in both if a is not None and b is not None], np.float64)
+    out = _with(
+        row,
+        pairs=len(seeds),
+        wins=sum(a > b for a, b in keys),
+        losses=sum(a < b for a, b in keys),
+    )
+    out = _with(out, never=len(seeds) - d.size)
+    if seeds:
+        out = _with(out, p=paired.sign_test(out.wins, out.losses) if out.never else paired.wilcoxon(d))
+    if not d.size:
+        return out
+    below, above = paired.interval(d)
+    return _with(out, difference=float(d.mean()), difference_low=below, difference_high=above)
+
+
+def _order(value: float | None, better: int) -> float:
+    """Larger is better; never is worst."""
+    return -math.inf if value is None else better * value
+
+
+def _ranks(settings: Sequence[Setting], entries: list[str], better: int) -> tuple[Ranks | None, list[str]]:
+    """Over settings in which every entry has a value; a setting in which all never got there counts as a tie."""
+    tables = [{r.entry: r for r in s.rows} for s in settings]
+    complete = [t for t in tables if set(entries) <= set(t)]
+    left = len(tables) - len(complete)
+    notes = [f"{left} of {len(tables)} settings lack some of the entries and do not count for ranks"] if left else []
+    if len(entries) < 2 or len(complete) < 2:
+        if len(entries) >= 2:
+            notes.append("average ranks need at least two settings (worlds) with all entries")
+        return None, notes
+    values = [[_standing(t[e], better) for e in entries] for t in complete]
+    average = paired.average_ranks(values)
+    critical = paired.critical_difference(len(entries), len(complete))
+    order = np.argsort(average, kind="stable")
+    ordered = tuple(float(a) for a in average[order])
+    words = _rank_words([entries[i] for i in order], ordered, critical, len(complete))
+    return Ranks(tuple(entries[i] for i in order), ordered, len(complete), critical, words), notes
+
+
+def _standing(row: Row, better: int) -> float:
+    """The mean over seeds, never counting as worst: the more seeds got there, the better, and then the mean."""
+    if row.mean is None:
+        return -math.inf
+    missing = len(row.values) - row.count
+    return better * row.mean - (missing * 1e12 if missing else 0.0)
+
+
+def _rank_words(entries: list[str], average: Sequence[float], critical: float, settings: int) -> str:
+    span = average[-1] - average[0]
+    if span < critical:
+        return (
+            f"inside the noise: average ranks differ by at most {span:.2f}, and {settings} settings "
+            f"can tell {len(entries)} entries apart only from {critical:.2f} on"
+        )
+    behind = [e for e, a in zip(entries, average, strict=True) if a - average[0] >= critical]
+    return f"{entries[0]} ranks ahead of {', '.join(behind)} by more than the critical difference of {critical:.2f}"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _with(row: Row, **changes: Any) -> Row:
+    return Row(**{**row.__dict__, **changes})

@@ -1,0 +1,1 @@
+"""A Flower project and a loopback deployment to try things with."""

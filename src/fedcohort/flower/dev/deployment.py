@@ -1,0 +1,292 @@
+"""A Flower deployment on this machine: one SuperLink and some SuperNodes on loopback.
+
+Flower starts processes of its own, some in sessions of their own. Each process tree that is started here carries a mark
+in its environment that nothing else has; processes are found by that mark and ended by their ids, never by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from fedcohort.errors import MissingExtra, RunExists, StoreError, check
+
+FOLDER = ".flwr/fedcohort"  # Flower never packs what is below .flwr into an app
+OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # seconds until a task is taken up; Flower's own: 1
+MARK = "FEDCOHORT_FLOWER_MARK"
+CONNECTION = "loopback"
+_FRAME = re.compile(r"[\u2500-\u257f]|\x1b\[[0-9;]*m")  # boxes and colours
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process that was started here, with all that it starts."""
+
+    name: str
+    pid: int
+    mark: str  # in the environment of the process and of everything it starts
+    log: str
+
+
+@dataclass
+class Deployment:
+    """What is running, and where its files are."""
+
+    folder: Path
+    port: int
+    secure: bool = False
+    processes: list[Process] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment for `flwr` commands against this deployment."""
+        return {**os.environ, **BRISK, **OFFLINE, "FLWR_HOME": str(self.folder / "flwr"), "PATH": _path()}
+
+    def save(self) -> None:
+        """Note what runs, after every change."""
+        body = {"port": self.port, "secure": self.secure, "processes": [asdict(p) for p in self.processes]}
+        (self.folder / "deployment.json").write_text(json.dumps(body, indent=2), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Deployment:
+        """The deployment of a folder."""
+        path = folder / "deployment.json"
+        if not path.exists():
+            raise StoreError(f"{folder}", "no deployment was started here", "start one with `fedcohort flower up`")
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+            return cls(folder, body["port"], body["secure"], [Process(**p) for p in body["processes"]])
+        except (ValueError, KeyError, TypeError):
+            raise StoreError(f"{path}", "it cannot be read", "end what it lists, and delete it") from None
+
+    def alive(self) -> list[Process]:
+        """Those that still run."""
+        return [p for p in self.processes if p.pid in marked(p.mark)]
+
+    def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Process:
+        """Start a process with a mark of its own and note it."""
+        log, mark = self.folder / f"{name}.log", f"{name}-{uuid.uuid4().hex}"
+        with log.open("ab") as file:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**(environment or self.environment), MARK: mark},
+                start_new_session=True,
+                cwd=self.folder,
+            )
+        process = Process(name, child.pid, mark, str(log))
+        _CHILDREN[child.pid] = child
+        self.processes.append(process)
+        self.save()
+        return process
+
+    def down(self, seconds: float = 10.0) -> int:
+        """End everything that was started here: politely, then for good. Returns how many trees were still alive."""
+        ended = sum(bool(marked(p.mark)) for p in self.processes)
+        end([p for p in self.processes if p.name != "superlink"], seconds)  # they take leave of the SuperLink first
+        end([p for p in self.processes if p.name == "superlink"], seconds)
+        self.processes = []
+        (self.folder / "deployment.json").unlink(missing_ok=True)
+        return ended
+
+
+_CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def up(
+    folder: Path, clients: int, *, keys: bool = False, simulation: bool = False, seconds: float = 90.0
+) -> Deployment:
+    """Start a SuperLink and `clients` SuperNodes; with `keys`, over TLS and with registered node keys.
+
+    With `simulation` there are no SuperNodes: the SuperLink simulates them (Ray), as many as a run asks for.
+    """
+    check(clients >= 1, f"clients = {clients}", "a deployment needs at least one client", "use --clients 3")
+    if (folder / "deployment.json").exists() and Deployment.load(folder).alive():
+        raise RunExists(f"{folder}", "a deployment is running here", "end it with `fedcohort flower down`")
+    folder = folder.resolve()
+    (folder / "flwr").mkdir(parents=True, exist_ok=True)
+    deployment = Deployment(folder, free_port(), keys)
+    try:
+        start_superlink(deployment, seconds, simulation=simulation)
+        if not simulation:
+            start_supernodes(deployment, clients)
+        _write_environment(deployment)
+    except BaseException:
+        deployment.down()
+        raise
+    return deployment
+
+
+def _write_environment(deployment: Deployment) -> None:
+    """A file for `source`: what `flwr` needs to know of this deployment, and nothing from the network."""
+    lines = {**OFFLINE, "FLWR_HOME": str(deployment.folder / "flwr")}
+    if shutil.which("flwr") is None:
+        lines["PATH"] = _path()
+    text = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in lines.items())
+    (deployment.folder / "env").write_text(text, encoding="utf-8")
+
+
+def start_superlink(deployment: Deployment, seconds: float = 90.0, *, simulation: bool = False) -> Process:
+    """Start the SuperLink and wait until it answers; with `simulation`, it simulates the SuperNodes (Ray)."""
+    folder, port = deployment.folder, deployment.port
+    command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--disable-runtime-dependency-installation"]
+    address = f'address = "127.0.0.1:{port}"\n'
+    if deployment.secure:
+        from fedcohort.flower.dev.certificates import write_certificates
+
+        write_certificates(folder / "certificates")
+        ca = folder / "certificates" / "ca.crt"
+        command += ["--ssl-ca-certfile", str(ca), "--ssl-certfile", str(ca.with_name("server.pem"))]
+        command += ["--ssl-keyfile", str(ca.with_name("server.key")), "--enable-supernode-auth"]
+        trust = f'root-certificates = "{ca}"\n'
+    else:
+        command, trust = [*command, "--insecure"], "insecure = true\n"
+    command += ["--simulation"] if simulation else []
+    config = folder / "flwr" / "config.toml"
+    config.write_text(f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n{address}{trust}')
+    process = deployment.launch("superlink", command)
+    until = time.monotonic() + seconds
+    while not _listens(port):
+        if process.pid not in marked(process.mark) or time.monotonic() > until:
+            raise StoreError("SuperLink", "it did not come up", f"see {process.log}")
+        time.sleep(0.2)
+    return process
+
+
+def start_supernodes(deployment: Deployment, clients: int, extra: str = "") -> None:
+    """Start so many SuperNodes with a partition each, and with registered keys where the deployment is secure."""
+    if deployment.secure:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda index: _register_key(deployment, index), range(clients)))
+    for index in range(clients):
+        start_supernode(deployment, index, clients, extra)
+
+
+def start_supernode(deployment: Deployment, index: int, clients: int, extra: str = "") -> Process:
+    """Start one SuperNode, whose key is registered where the deployment is secure."""
+    stated = f"partition-id={index} num-partitions={clients} {extra}".strip()
+    command = [program("flower-supernode"), "--superlink", f"127.0.0.1:{deployment.port}", "--host", "127.0.0.1"]
+    command += ["--port", str(free_port()), "--node-config", stated]
+    if deployment.secure:
+        command += ["--root-certificates", str(deployment.folder / "certificates" / "ca.crt")]
+        command += ["--auth-supernode-private-key", str(_key(deployment, index))]
+    else:
+        command += ["--insecure"]
+    return deployment.launch(f"supernode-{index}", command)
+
+
+def _key(deployment: Deployment, index: int) -> Path:
+    return deployment.folder / "keys" / f"client-{index}"
+
+
+def _register_key(deployment: Deployment, index: int) -> None:
+    from fedcohort.flower.dev.certificates import write_node_key
+
+    key = write_node_key(_key(deployment, index))
+    run_flwr(deployment, ["supernode", "register", "--name", f"client-{index}", f"{key}.pub", CONNECTION])
+
+
+def run_flwr(deployment: Deployment, arguments: Sequence[str], seconds: float = 90.0) -> str:
+    """Run a `flwr` command to its end; its output, or the error that it gave."""
+    done = subprocess.run(
+        [program("flwr"), *arguments],
+        env=deployment.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    if done.returncode:
+        said = " ".join(_FRAME.sub(" ", done.stdout + done.stderr).split())
+        raise StoreError(f"flwr {arguments[0]}", f"it failed: {said[-400:]}", "see its message")
+    return done.stdout
+
+
+def program(name: str) -> str:
+    """The path of one of Flower's commands."""
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise MissingExtra.of(f"the command {name}", "flower")
+    return str(path)
+
+
+def marked(mark: str) -> list[int]:
+    """Ids of the running processes that carry this mark."""
+    wanted, out = f"{MARK}={mark}".encode(), []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    out.append(int(entry.name))
+    return out
+
+
+def end(processes: Sequence[Process], seconds: float = 10.0) -> None:
+    """End these process trees: SIGTERM to the first of each, and SIGKILL to what is left, each by its id."""
+    for process in processes:
+        if process.pid in marked(process.mark):
+            _signal(process.pid, signal.SIGTERM)
+    until = time.monotonic() + seconds
+    while any(marked(p.mark) for p in processes) and time.monotonic() < until:
+        time.sleep(0.1)
+    for process in processes:
+        kill(process)
+
+
+def kill(process: Process, seconds: float = 5.0) -> None:
+    """kill -9 of a whole process tree, as if its machine had lost its power."""
+    until = time.monotonic() + seconds
+    while (ids := marked(process.mark)) and time.monotonic() < until:
+        for pid in ids:
+            _signal(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    child = _CHILDREN.pop(process.pid, None)
+    if child is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(5.0)
+
+
+def _signal(pid: int, kind: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, kind)
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as s:
+        s.settimeout(0.5)
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _path() -> str:
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"

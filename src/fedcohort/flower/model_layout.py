@@ -1,0 +1,113 @@
+"""A Flower model (named arrays) as our flat model, and back: parameters, float buffers, integer counters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+
+from fedcohort.errors import check
+from fedcohort.flower.wire import Refused, read_array
+from fedcohort.types import Array as AnyArray
+from fedcohort.types import Model
+
+_BUFFERS = ("running_mean", "running_var")  # batch normalisation as PyTorch names it
+
+
+@dataclass(frozen=True)
+class ModelLayout:
+    """Names, shapes and types of the arrays of a model, in order."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, np.dtype[np.generic]]
+    last: tuple[str, ...]  # the arrays of the last layer
+
+    @classmethod
+    def of(cls, arrays: ArrayRecord, last_layer: tuple[str, ...] | None = None) -> ModelLayout:
+        """The layout of the initial arrays; they are the server's own and may be believed."""
+        found = {str(k): a.numpy() for k, a in arrays.items()}
+        check(bool(found), "initial_arrays", "the model has no arrays", "pass the initial model's parameters")
+        for key, value in found.items():
+            check(value.dtype.kind in "fiu", f"array {key!r} of {value.dtype}", "models are numbers", "convert it")
+        if last_layer is None:
+            last_layer = _guess(found)
+        for key in last_layer:
+            check(key in found, f"last_layer {key!r}", "the model has no such array", f"use some of {list(found)}")
+        return cls({k: v.shape for k, v in found.items()}, {k: v.dtype for k, v in found.items()}, tuple(last_layer))
+
+    @property
+    def params(self) -> list[str]:
+        """Trainable float arrays."""
+        return [k for k, d in self.dtypes.items() if d.kind == "f" and not k.endswith(_BUFFERS)]
+
+    @property
+    def buffers(self) -> list[str]:
+        """Float statistics that no gradient moves."""
+        return [k for k, d in self.dtypes.items() if d.kind == "f" and k.endswith(_BUFFERS)]
+
+    @property
+    def counters(self) -> list[str]:
+        """Integer arrays."""
+        return [k for k, d in self.dtypes.items() if d.kind != "f"]
+
+    @property
+    def last_layer(self) -> NDArray[np.bool_]:
+        """Which parameters belong to the last layer."""
+        parts = [np.full(math.prod(self.shapes[k]), k in self.last) for k in self.params]
+        return np.concatenate(parts) if parts else np.zeros(0, np.bool_)
+
+    def read(self, record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
+        """A client's arrays, each checked against this layout and cast to its type; raises Refused."""
+        if set(record) != set(self.shapes):
+            odd = sorted(set(map(str, record)) ^ set(self.shapes))[0]
+            raise Refused(f"array-{'missing' if odd in self.shapes else 'unknown'}:{odd}")
+        out: dict[str, NDArray[np.generic]] = {}
+        for key, shape in self.shapes.items():
+            value = read_array(record[key], key, shape=shape)
+            if (value.dtype.kind == "f") != (self.dtypes[key].kind == "f"):
+                raise Refused(f"array-dtype:{key}")
+            with np.errstate(over="ignore", invalid="ignore"):
+                out[key] = value.astype(self.dtypes[key], copy=False)
+        return out
+
+    def model(self, arrays: Mapping[str, AnyArray]) -> Model:
+        """Named arrays as a flat model."""
+        with np.errstate(over="ignore"):
+            return Model(
+                _flat(arrays, self.params, np.float32),
+                _flat(arrays, self.buffers, np.float32),
+                _flat(arrays, self.counters, np.int64),
+            )
+
+    def named(self, model: Model) -> dict[str, NDArray[np.generic]]:
+        """A flat model as named arrays."""
+        out: dict[str, NDArray[np.generic]] = {}
+        for keys, flat in ((self.params, model.params), (self.buffers, model.buffers), (self.counters, model.counters)):
+            at = 0
+            for key in keys:
+                size = math.prod(self.shapes[key])
+                out[key] = flat[at : at + size].reshape(self.shapes[key]).astype(self.dtypes[key])
+                at += size
+        return {key: out[key] for key in self.shapes}
+
+
+def record(arrays: Mapping[str, AnyArray]) -> ArrayRecord:
+    """Named NumPy arrays as a Flower record."""
+    return ArrayRecord({k: Array(np.ascontiguousarray(v).reshape(np.shape(v))) for k, v in arrays.items()})
+
+
+def _flat(arrays: Mapping[str, AnyArray], keys: list[str], dtype: type[np.generic]) -> NDArray[Any]:
+    parts = [np.asarray(arrays[k]).reshape(-1).astype(dtype) for k in keys]
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def _guess(arrays: Mapping[str, AnyArray]) -> tuple[str, ...]:
+    """The last matrix of the model and what comes after it (its bias)."""
+    keys = list(arrays)
+    matrices = [i for i, k in enumerate(keys) if np.ndim(arrays[k]) >= 2]
+    return tuple(keys[matrices[-1] :]) if matrices else tuple(keys[-1:])

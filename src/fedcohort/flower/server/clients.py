@@ -1,0 +1,251 @@
+"""Who is there: stable ids, what each client can tell, and a liveness of our own.
+
+Node ids are random per start, so every node is asked once, by a query, for the id of the client behind it (node
+config ``client-id``, else ``partition-id``; or its public key). A ClientApp that knows no such query is a plain client:
+it is known by its node id and provides no signals. Flower's list keeps dead nodes for about a minute: a client that
+let an ask go unanswered is asked for a sign of life before it can be chosen again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from fedcohort import signals as catalogue
+from fedcohort.flower import wire
+from fedcohort.flower.server.driver import Arrival, Driver
+from fedcohort.flower.wire import Refused
+from fedcohort.rounds.roster import Roster
+from fedcohort.types import Arrays, Index
+
+_LONGEST_ID = 200
+IDENTITIES = ("client-id", "public-key")
+SERVER_SIDE = frozenset({"expected_seconds", "delta_norm", "delta", "weights", "last_layer_delta", "model"})
+APP_RAISED = 2  # Flower's code for an exception in the ClientApp: here, that it knows no such query
+CANNOT_LOAD = (1, 7)  # the ClientApp, or the app bundle, cannot be loaded there
+log = logging.getLogger("flwr")  # what the ServerApp's log shows
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a client must offer to be asked."""
+
+    signals: frozenset[str]  # client, probe and profile signals that the selector or the method reads
+    app_version: str | None
+    abilities: frozenset[str]  # what the method's client half asks for
+    from_metrics: frozenset[str]  # signals that arrive as ordinary metrics
+    identity: str = "client-id"
+
+    def request(self, max_privacy: str, arrays: ArrayRecord) -> RecordDict:
+        """The question to a new node; the model comes along only where clients are asked about their labels."""
+        body = {
+            "wire": wire.WIRE,
+            "profiles": sorted(catalogue.of_side(self.signals, "profile") - SERVER_SIDE),
+            "max-privacy": max_privacy,
+        }
+        about_labels = {"samples", "label_histogram"} & self.signals
+        return RecordDict({wire.REQUEST: ConfigRecord(body), **({"arrays": arrays} if about_labels else {})})
+
+
+@dataclass(frozen=True)
+class ClientInfo:
+    """What a node said of itself."""
+
+    name: str
+    app_version: str = ""
+    provides: frozenset[str] = frozenset()
+    abilities: frozenset[str] = frozenset()
+    profile: Mapping[str, Any] | None = None
+
+    def rejection_reason(self, terms: Requirements) -> str | None:
+        """Why this client cannot be asked under these terms."""
+        if terms.app_version is not None and self.app_version != terms.app_version:
+            return f"it runs version {self.app_version or 'unknown'!r} of the app, this server {terms.app_version!r}"
+        missing = sorted(terms.signals - SERVER_SIDE - terms.from_metrics - self.provides)
+        if missing:
+            return f"it does not provide the signal {missing[0]!r}"
+        lacking = sorted(terms.abilities - self.abilities)
+        return f"its client half does not apply {lacking[0]!r}" if lacking else None
+
+
+class Clients:
+    """The register of one deployment."""
+
+    def __init__(self, driver: Driver, terms: Requirements, max_privacy: str) -> None:
+        self.driver, self.terms, self.max_privacy = driver, terms, max_privacy
+        self.roster = Roster()
+        self.node: dict[int, int] = {}  # slot -> node id
+        self.slot: dict[int, int] = {}  # node id -> slot
+        self.asked: set[int] = set()  # nodes whose registration is under way
+        self.refused: dict[int, tuple[str, str]] = {}  # node id -> (name, why)
+        self.news: dict[str, str] = {}  # refusals since the last record, by name
+        self.profile: list[Mapping[str, Any]] = []  # by slot
+        self.silent: set[int] = set()  # slots that owe a sign of life
+        self.latency: dict[int, float] = {}  # slot -> smoothed seconds, measured here
+        self.recorded = 0  # slots that are in the journal
+        self.keys: dict[int, str] = {}
+        self.seen: set[int] = set()  # nodes on Flower's list
+
+    def refresh(self, ttl: float, arrays: ArrayRecord) -> set[str]:
+        """Read Flower's list, ask new nodes who they are, and silent ones for a sign of life."""
+        nodes = list(self.driver.grid.get_nodes())
+        self.seen = {int(n.node_id) for n in nodes}
+        self.keys.update({int(n.node_id): n.public_key.hex() for n in nodes if n.public_key})
+        self.asked &= self.seen
+        fresh = self.seen - self.asked - set(self.slot) - set(self.refused)
+        unresponsive = {self.node[s] for s in self.silent if self.node.get(s) in self.seen and not self.driver.busy(s)}
+        question = self.terms.request(self.max_privacy, arrays)
+        ping = RecordDict({wire.REQUEST: question[wire.REQUEST]})
+        contents = {-1 - i: (node, question) for i, node in enumerate(sorted(fresh))}
+        contents.update({self.slot[n]: (n, ping) for n in unresponsive})
+        ids, lost = self.driver.push(contents, wire.REGISTER, -1, ttl)
+        self.asked |= fresh - {contents[s][0] for s in lost}
+        return ids
+
+    def handle_registrations(self, arrivals: Iterable[Arrival]) -> None:
+        """Take in answers to :meth:`look`; new clients get their slots in the order of their ids."""
+        cards = []
+        for arrival in arrivals:
+            node = arrival.sent.node
+            self.asked.discard(node)
+            if arrival.unreachable:
+                continue
+            if node in self.slot:
+                self.alive(self.slot[node])
+                continue
+            try:
+                card = self._card(arrival)
+            except Refused as reason:
+                self._refuse(node, f"node-{node}", reason.reason)
+            except Exception as error:  # whatever a hostile answer can set off, it ends here
+                self._refuse(node, f"node-{node}", f"its answer is malformed ({type(error).__name__})")
+            else:
+                cards.extend([(node, card)] if card is not None else [])
+        for node, card in sorted(cards, key=lambda c: (len(c[1].name), c[1].name, c[0])):
+            self._admit(node, card)
+
+    def alive(self, slot: int) -> None:
+        """A sign of life."""
+        self.silent.discard(slot)
+
+    def measured(self, slot: int, seconds: float) -> None:
+        """A latency, measured by the server."""
+        old = self.latency.get(slot)
+        self.latency[slot] = seconds if old is None else 0.7 * old + 0.3 * seconds
+
+    def available(self) -> Index:
+        """Slots that can be asked now: on Flower's list, not silent, and owing no reply."""
+        here = (s for s, n in self.node.items() if n in self.seen and s not in self.silent)
+        return np.array(sorted(s for s in here if not self.driver.busy(s)), np.int64)
+
+    def profiles(self, names: Iterable[str], deadline: float) -> Arrays:
+        """Declared profile columns, one row per slot; `expected_seconds` is the server's own estimate."""
+        out: Arrays = {}
+        for name in sorted(names):
+            if name == "expected_seconds":
+                usual = median(self.latency.values()) if self.latency else min(deadline, 60.0)
+                column: Any = [self.latency.get(s, usual) for s in range(len(self.roster))]
+            else:
+                column = [p[name] for p in self.profile]
+            out[name] = np.asarray(column, np.int64 if name == "samples" else np.float32)
+        return out
+
+    def news_record(self) -> tuple[Arrays, dict[str, Any]] | None:
+        """What the journal should know since the last time, if anything."""
+        new = self.roster.ids[self.recorded :]
+        if not new and not self.news:
+            return None
+        profiles = [dict(p) for p in self.profile[self.recorded :]]
+        meta = {"ids": list(new), "profiles": profiles, "refused": dict(self.news)}
+        self.recorded, self.news = len(self.roster), {}
+        return {}, meta
+
+    def load(self, meta: Mapping[str, Any]) -> None:
+        """Take over a record of an earlier process."""
+        self.roster.register_all(meta["ids"])
+        self.profile.extend(meta["profiles"])
+        self.recorded = len(self.roster)
+
+    def _card(self, arrival: Arrival) -> ClientInfo | None:
+        """What the node says of itself; None where it should be asked again."""
+        node, error = arrival.sent.node, arrival.error
+        plain = self._name(node, f"node-{node}")
+        if error is not None:
+            if arrival.message.error.code in CANNOT_LOAD:
+                raise Refused(f"the app cannot be loaded there ({error})")
+            return ClientInfo(plain, profile={}) if arrival.message.error.code == APP_RAISED else None
+        body = arrival.message.content.get(wire.REQUEST)
+        if not isinstance(body, ConfigRecord) or arrival.message.metadata.src_node_id != node:
+            return ClientInfo(plain, profile={})
+        if body.get("wire") != wire.WIRE:
+            raise Refused(f"it speaks version {body.get('wire')!r} of the wire format, this server {wire.WIRE}")
+        name = str(body.get("id", ""))
+        if not 0 < len(name) <= _LONGEST_ID or not name.isprintable():
+            raise Refused("its client id is empty, too long or not printable")
+        provides = frozenset(str(s) for s in _texts(body, "provides") if s in catalogue.SIGNALS)
+        scalars, _ = wire.own(arrival.message.content)
+        profile = {n: _profile(n, scalars) for n in catalogue.of_side(self.terms.signals, "profile") if n in scalars}
+        app = str(body.get("app-version", ""))
+        return ClientInfo(self._name(node, name), app, provides, frozenset(_texts(body, "abilities")), profile)
+
+    def _name(self, node: int, said: str) -> str:
+        if self.terms.identity == "public-key" and node in self.keys:
+            return f"key-{hashlib.sha256(bytes.fromhex(self.keys[node])).hexdigest()[:24]}"
+        return said
+
+    def _admit(self, node: int, card: ClientInfo) -> None:
+        why = card.rejection_reason(self.terms) or self._unfit(card)
+        if why is None and card.name in self.roster:
+            slot = self.roster.slot(card.name)
+            holder = self.node.get(slot)
+            if holder is not None and holder in self.seen and slot not in self.silent:
+                why = f"another node answers to the id {card.name!r} already"
+        if why is not None:
+            self._refuse(node, card.name, why)
+            return
+        known = card.name in self.roster
+        slot = self.roster.register(card.name)
+        if not known:
+            self.profile.append(card.profile or {})
+        self.slot.pop(self.node.get(slot, -1), None)
+        self.node[slot], self.slot[node] = node, slot
+        self.alive(slot)
+        log.info("client %s is slot %d (node %d)", card.name, slot, node)
+
+    def _unfit(self, card: ClientInfo) -> str | None:
+        """Why the profile of this client does not fit the columns of the others."""
+        given = card.profile or {}
+        for name in sorted(catalogue.of_side(self.terms.signals, "profile") - SERVER_SIDE):
+            if name not in given:
+                return f"it did not send its {name}"
+            if self.profile and np.shape(given[name]) != np.shape(self.profile[0][name]):
+                return f"its {name} has another length than that of {self.roster.name(0)}"
+        return None
+
+    def _refuse(self, node: int, name: str, why: str) -> None:
+        self.refused[node] = (name, why)
+        self.news[name] = why
+        log.warning("client %s is refused: %s", name, why)
+
+
+def _texts(body: ConfigRecord, key: str) -> list[str]:
+    value = body.get(key, [])
+    return [str(v) for v in value] if isinstance(value, list) else []
+
+
+def _profile(name: str, scalars: Mapping[str, Any]) -> Any:
+    value = scalars[name]
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(v, int | float) and math.isfinite(v) and 0 <= v <= 1e12 for v in values):
+        raise Refused(f"its {name} is {value!r}")
+    if isinstance(value, list) != (name == "label_histogram"):
+        raise Refused(f"its {name} has the wrong form")
+    return value

@@ -1,0 +1,245 @@
+"""What is believed of a reply. Each on its own first; then against what the others of this deployment usually send.
+
+On its own (`ReplyValidator.read`): content there, one model of the right names, shapes and types, finite, of a
+believable norm and weight; one metric record of finite numbers; the declared signals, sane. Against the rest
+(`ReplyValidator.agree`): the metric keys that most clients send (one vote each), and a weight and a norm within
+`ratio` of the usual ones, so that one client can neither end the run nor own the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedcohort import signals as catalogue
+from fedcohort.flower import wire
+from fedcohort.flower.model_layout import ModelLayout
+from fedcohort.flower.server.driver import Arrival
+from fedcohort.flower.wire import Refused
+from fedcohort.rounds.validation import Limits, validate
+from fedcohort.types import Arrays, Model, Updates
+
+RATIO = 100.0  # how far above the usual weight or norm a reply may be
+REMEMBERED = 50  # accepted weights and norms kept for the comparison
+
+
+@dataclass(frozen=True)
+class ValidReply:
+    """A reply that was read in full and stood every test of its own."""
+
+    slot: int
+    arrival: Arrival
+    arrays: Mapping[str, NDArray[np.generic]]
+    model: Model
+    delta: NDArray[np.float32]
+    metrics: Mapping[str, float | list[float]]
+    weight: float
+    steps: int
+    signals: Mapping[str, float | NDArray[np.float32]]
+    rest: RecordDict = field(default_factory=RecordDict)  # config records, for strategies that read them
+
+    @property
+    def norm(self) -> float:
+        """Length of the update."""
+        return float(np.sqrt(np.einsum("ij,ij->i", self.delta[None], self.delta[None], dtype=np.float64))[0])
+
+    def content(self, arrays_key: str, metrics_key: str) -> RecordDict:
+        """A clean message body: nothing in it but what was checked."""
+        from fedcohort.flower.model_layout import record
+
+        body: dict[str, Any] = {arrays_key: record(self.arrays), metrics_key: MetricRecord(dict(self.metrics))}
+        return RecordDict({**self.rest, **body})
+
+
+class MetricKeyVote:
+    """Which metric keys a reply has: what most clients sent last, one vote each; ties stay with what held before."""
+
+    def __init__(self, fixed: Iterable[str] | None = None) -> None:
+        self.fixed = None if fixed is None else tuple(sorted(fixed))
+        self.votes: dict[int, tuple[str, ...]] = {}
+        self.holds: tuple[str, ...] | None = self.fixed
+
+    def vote(self, replies: Mapping[int, Iterable[str]]) -> tuple[str, ...]:
+        """Count these clients' keys; the keys that hold now."""
+        self.votes.update({slot: tuple(sorted(keys)) for slot, keys in replies.items()})
+        if self.fixed is None and self.votes:
+            counts = Counter(self.votes.values())
+            most = max(counts.values())
+            tied = sorted((keys for keys, n in counts.items() if n == most), key=lambda k: (len(k), k))
+            if self.holds is None or counts[self.holds] < most:
+                self.holds = tied[0]
+        return self.holds or ()
+
+
+class ReplyValidator:
+    """Reads and judges the replies of one deployment."""
+
+    def __init__(
+        self,
+        layout: ModelLayout,
+        *,
+        limits: Limits,
+        weight_key: str,
+        weight_needed: bool,
+        metrics: Iterable[str] | None = None,
+        check_shapes: bool = True,
+        metric_signals: Mapping[str, str] | None = None,
+        ratio: float = RATIO,
+    ) -> None:
+        self.layout, self.limits, self.ratio, self.check_shapes = layout, limits, ratio, check_shapes
+        self.weight_key, self.weight_needed = weight_key, weight_needed
+        self.metric_signals = dict(metric_signals or {})
+        self.ballot = MetricKeyVote(metrics)
+        self.weights: list[float] = []
+        self.norms: list[float] = []
+        self.widths = {"insight": int(layout.last_layer.sum()), "probe_weights": layout.last_layer.size}
+
+    def read(self, arrival: Arrival, model: Model, wanted: frozenset[str]) -> ValidReply:
+        """The reply, if it stands on its own; raises Refused with a reason otherwise."""
+        try:
+            return self._read(arrival, model, wanted)
+        except Refused:
+            raise
+        except Exception as error:  # whatever a hostile reply can set off, it ends here
+            raise Refused(f"malformed: {type(error).__name__}") from None
+
+    def _read(self, arrival: Arrival, model: Model, wanted: frozenset[str]) -> ValidReply:
+        content = _content(arrival)
+        named, free = self._arrays(content)
+        metrics = self._metrics(content)
+        weight = metrics.get(self.weight_key, 1.0)
+        if isinstance(weight, list):
+            raise Refused(f"metric-not-scalar:{self.weight_key}")
+        steps = metrics.get("num-steps", 0)
+        theirs = Model(np.empty(0, np.float32)) if free else self.layout.model(named)
+        with np.errstate(over="ignore", invalid="ignore"):
+            delta = np.asarray(theirs.params - (theirs.params if free else model.params), np.float32)
+        signals = read_signals(content, wanted, metrics, self.metric_signals, self.widths)
+        row = Updates(
+            np.array([arrival.sent.slot]),
+            delta[None],
+            np.array([weight], np.float64),
+            np.array([-1 if isinstance(steps, list) else int(steps)]),
+            theirs.buffers[None],
+            theirs.counters[None],
+        )
+        verdict = validate(row, {n: np.asarray(v)[None] for n, v in signals.items()}, self.limits)
+        if not verdict.accepted[0]:
+            raise Refused(verdict.reasons[arrival.sent.slot])
+        rest = RecordDict(dict(wire.foreign(content).config_records))
+        slot = arrival.sent.slot
+        return ValidReply(slot, arrival, named, theirs, delta, metrics, float(weight), int(row.steps[0]), signals, rest)
+
+    def _arrays(self, content: RecordDict) -> tuple[dict[str, NDArray[np.generic]], bool]:
+        records = wire.foreign(content).array_records
+        if len(records) != 1:
+            raise Refused(f"arrays-{len(records)}-records")
+        given: ArrayRecord = next(iter(records.values()))
+        if self.check_shapes:
+            return self.layout.read(given), False
+        named = {str(k): wire.read_array(a, str(k)) for k, a in given.items()}
+        if not named or not all(np.isfinite(v).all() for v in named.values() if v.dtype.kind == "f"):
+            raise Refused("update-not-finite" if named else "arrays-empty")
+        return named, True
+
+    def _metrics(self, content: RecordDict) -> dict[str, float | list[float]]:
+        records = wire.foreign(content).metric_records
+        if len(records) != 1:
+            raise Refused(f"metrics-{len(records)}-records")
+        metrics = wire.numbers(next(iter(records.values())))
+        if self.weight_needed and self.weight_key not in metrics:
+            raise Refused(f"metric-missing:{self.weight_key}")
+        return metrics
+
+    def agree(self, replies: Mapping[int, ValidReply]) -> dict[int, str]:
+        """Reasons against those that do not fit what the others send. `replies` stood every test of their own."""
+        keys = set(self.ballot.vote({slot: r.metrics for slot, r in replies.items()}))
+        usual = (
+            _usual([r.weight for r in replies.values()], self.weights),
+            _usual([r.norm for r in replies.values()], self.norms),
+        )
+        reasons: dict[int, str] = {}
+        for slot, reply in replies.items():
+            odd = sorted(set(reply.metrics) ^ keys)
+            if odd:
+                reasons[slot] = f"metric-{'unknown' if odd[0] in reply.metrics else 'missing'}:{odd[0]}"
+            elif reply.weight > self.ratio * usual[0]:
+                reasons[slot] = "weight-out-of-range"
+            elif reply.norm > self.ratio * usual[1]:
+                reasons[slot] = "update-too-large"
+        good = [r for slot, r in sorted(replies.items()) if slot not in reasons]
+        self.weights = (self.weights + [r.weight for r in good])[-REMEMBERED:]
+        self.norms = (self.norms + [r.norm for r in good if r.norm > 0])[-REMEMBERED:]
+        return reasons
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """What was learned of the deployment."""
+        votes = {str(k): list(v) for k, v in self.ballot.votes.items()}
+        arrays = {"weights": np.array(self.weights, np.float64), "norms": np.array(self.norms, np.float64)}
+        return arrays, {"votes": votes, "holds": None if self.ballot.holds is None else list(self.ballot.holds)}
+
+    def load(self, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
+        """Inverse of :meth:`state`."""
+        self.weights, self.norms = arrays["weights"].tolist(), arrays["norms"].tolist()
+        self.ballot.votes = {int(k): tuple(v) for k, v in meta["votes"].items()}
+        self.ballot.holds = None if meta["holds"] is None else tuple(meta["holds"])
+
+
+def read_signals(
+    content: RecordDict,
+    wanted: frozenset[str],
+    metrics: Mapping[str, float | list[float]],
+    metric_signals: Mapping[str, str],
+    widths: Mapping[str, int],
+) -> dict[str, float | NDArray[np.float32]]:
+    """The wanted signals of a reply: from our records, or from a metric that was declared to carry it."""
+    scalars, vectors = wire.own(content)
+    out: dict[str, float | NDArray[np.float32]] = {}
+    for name in sorted(wanted):
+        if name in vectors:
+            if name not in widths:
+                raise Refused(f"signal-not-scalar:{name}")
+            out[name] = wire.read_array(vectors[name], name, shape=(widths[name],)).astype(np.float32)
+            continue
+        value = scalars.get(name, metrics.get(metric_signals.get(name, ""), None))
+        if value is None and not catalogue.get(name).optional:
+            raise Refused(f"signal-missing:{name}")
+        if isinstance(value, list | str | bytes) or (name in widths and value is not None):
+            raise Refused(f"signal-not-sane:{name}")
+        out[name] = math.nan if value is None else float(value)
+    return out
+
+
+def read_evaluation(arrival: Arrival) -> dict[str, float | list[float]]:
+    """The metrics of an evaluation reply; raises Refused."""
+    try:
+        records = wire.foreign(_content(arrival)).metric_records
+        if len(records) != 1:
+            raise Refused(f"metrics-{len(records)}-records")
+        return wire.numbers(next(iter(records.values())))
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(f"malformed: {type(error).__name__}") from None
+
+
+def _content(arrival: Arrival) -> RecordDict:
+    message = arrival.message
+    if message.metadata.src_node_id != arrival.sent.node:
+        raise Refused("sender-is-not-the-one-asked")
+    if not message.has_content():
+        raise Refused("no-content")
+    return message.content
+
+
+def _usual(now: list[float], before: list[float]) -> float:
+    """The lower median of the positive values, so that one of two cannot be the measure of both; none: no limit."""
+    known = sorted(v for v in [*before, *now] if v > 0)
+    return known[(len(known) - 1) // 2] if known else math.inf

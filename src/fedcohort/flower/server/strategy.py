@@ -1,0 +1,228 @@
+"""`CohortStrategy`: any Flower strategy, with its clients chosen by a fedcohort selector and its replies checked.
+
+::
+
+    strategy = CohortStrategy(FedAvg(), selector="oort", cohort_size=10, deadline=120, state_dir="state")
+    result = strategy.start(grid, initial_arrays, num_rounds=20)
+
+`start` is a driver of its own: deadline, early close, over-selection, resume. A loop that calls
+`configure_train` and `aggregate_train` itself (Flower's `Strategy.start`) is served too, without those.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedcohort.errors import BadParameter, OutOfTurn
+from fedcohort.flower.model_layout import ModelLayout
+from fedcohort.flower.server.aggregator import StrategyAggregator
+from fedcohort.flower.server.driver import Arrival, Sent
+from fedcohort.flower.server.flower_rounds import EvaluateFn, Rounds
+from fedcohort.flower.server.method_aggregator import MethodAggregator
+from fedcohort.flower.server.round_result import OpenRound
+from fedcohort.flower.server.strategy_settings import StrategySettings
+from fedcohort.protocols import Method, Selector, ServerEvaluator
+from fedcohort.registry.lookup import make_method, make_selector
+from fedcohort.rounds.session import Session
+from fedcohort.types import Outcome
+
+log = logging.getLogger("flwr")
+
+
+class CohortStrategy(Strategy):  # type: ignore[misc]
+    """Wraps a Flower strategy (or runs one of our methods) and replaces who is asked and what is believed.
+
+    `inner` is any Flower strategy; `method` (a name of the catalogue or a method) takes its place. `selector` is a name
+    such as ``"oort(explore=0.8)"`` or a selector. Further keywords are the fields of
+    :class:`StrategySettings`: deadline, state_dir, max_privacy, min_available, wait, over_select,
+    close_after, min_replies, seed, limits, app_version, identity, metrics, metric_signals, check_shapes, score, poll.
+    `evaluate_fn` is the default of `start`; a loop that is not ours keeps its own to itself, so a selector that learns
+    from a score needs it here.
+    """
+
+    def __init__(
+        self,
+        inner: Strategy | None = None,
+        *,
+        selector: str | Selector,
+        cohort_size: int = 10,
+        method: str | Method | None = None,
+        server_evaluator: ServerEvaluator | None = None,
+        last_layer: tuple[str, ...] | None = None,
+        state_dir: str | Path | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        **settings: Any,
+    ) -> None:
+        if (inner is None) == (method is None):
+            raise BadParameter(
+                "inner and method", "exactly one of them makes the model", "pass a Flower strategy or method="
+            )
+        if getattr(inner, "fraction_train", 1.0) == 0.0:
+            raise BadParameter("fraction_train = 0", "the wrapped strategy trains nobody", "leave it at 1.0")
+        folder = None if state_dir is None else Path(state_dir).expanduser().resolve()
+        try:
+            self.settings = StrategySettings(cohort_size=cohort_size, state_dir=folder, **settings)
+        except TypeError as error:
+            raise BadParameter("CohortStrategy(...)", str(error), "see its documentation") from None
+        self.inner = inner
+        self.selector = make_selector(selector) if isinstance(selector, str) else selector
+        self.method = make_method(method) if isinstance(method, str) else method
+        self._spare = make_method(method) if isinstance(method, str) else None
+        self.evaluator, self.last_layer, self.evaluate_fn = server_evaluator, last_layer, evaluate_fn
+        self._text = selector if isinstance(selector, str) else type(selector).__name__
+        self._rounds: Rounds | None = None
+        self._open: tuple[OpenRound, list[Message]] | None = None
+        # a selector above the privacy level is refused here, before anything is sent
+        Session(self.selector, cohort_size=cohort_size, seed=self.settings.seed, max_privacy=self.settings.max_privacy)
+
+    def summary(self) -> None:
+        """Log the configuration."""
+        s = self.settings
+        log.info("\t├──> Selector: %s (reads %s)", self._text, ", ".join(sorted(self.selector.needs)) or "nothing")
+        log.info("\t├──> Cohort of %d, over-selection %s, closing at %d", s.cohort_size, s.over_select, s.closes_at)
+        log.info("\t├──> Deadline %g s, privacy at most %s", s.deadline, s.max_privacy)
+        log.info("\t└──> State in %s", s.state_dir or "(nowhere: no resume)")
+        if self.inner is not None:
+            self.inner.summary()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run the remaining rounds; a `state_dir` with an earlier process's rounds is gone on with."""
+        log.info("Starting CohortStrategy with %s:", type(self.inner).__name__ if self.inner else self._method_name)
+        self.summary()
+        train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        evaluate_fn = evaluate_fn or self.evaluate_fn
+        rounds = self._begin(grid, initial_arrays, timeout)
+        try:
+            first = evaluate_fn(0, initial_arrays) if evaluate_fn is not None else None
+            done = rounds.session.index
+            if done >= num_rounds:
+                log.info(
+                    "all %d rounds are in %s already; use another state_dir to start over", done, rounds.memory.folder
+                )
+            while rounds.session.index < num_rounds:
+                log.info("[ROUND %d/%d]", rounds.session.index + 1, num_rounds)
+                rnd = rounds.again(train) or rounds.open(train)
+                rounds.exchange(rnd)
+                rounds.close(rnd, evaluate, evaluate_fn)
+            rounds.session.close()
+            return self._result(rounds, first)
+        finally:
+            rounds.memory.close()
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One row per round: outcomes, seconds, metrics, names of those asked."""
+        return [] if self._rounds is None else list(self._rounds.rows)
+
+    # -- for loops that are not ours -------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Choose the cohort and write its messages."""
+        rounds = self._rounds or self._begin(grid, arrays, self.settings.deadline)
+        if rounds.session.index != server_round - 1:
+            raise OutOfTurn(
+                f"round {server_round}",
+                f"this strategy is at round {rounds.session.index + 1}",
+                "call CohortStrategy.start, which goes on where it stopped",
+            )
+        rounds.adopt(arrays)
+        rnd = rounds.open(config)
+        messages = [
+            Message(body, dst_node_id=node, message_type=rnd.kind, ttl=self.settings.ttl, group_id=str(server_round))
+            for node, body in rnd.contents.values()
+        ]
+        self._open = rnd, messages
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """ReplyValidator what came; those of whom nothing came are late."""
+        if self._open is None or self._rounds is None:
+            raise OutOfTurn(f"round {server_round}", "nobody was asked", "call configure_train first")
+        (rnd, messages), rounds, self._open = self._open, self._rounds, None
+        now = self.settings.clock()
+        sent = {
+            m.metadata.message_id: Sent(slot, m.metadata.dst_node_id, rnd.kind, rnd.asked.index, rnd.started, now)
+            for slot, m in zip(rnd.contents, messages, strict=True)
+        }
+        for message in replies:
+            found = sent.pop(message.metadata.reply_to_message_id, None)
+            if found is not None:
+                rounds.take(rnd, Arrival(found, message, now - rnd.started))
+        rnd.timed_out = bool(sent)
+        rounds.close(rnd, ConfigRecord(), self.evaluate_fn, send=False)
+        row = rounds.rows[-1]
+        return rounds.arrays if row[Outcome.OK.name.lower()] else None, _record(row, "train.")
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """In a loop that is not ours, clients do not evaluate; `start` does it."""
+        del server_round, arrays, config, grid
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing was asked, nothing comes of it."""
+        del server_round, replies
+        return None
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _method_name(self) -> str:
+        return self.method.name if self.method is not None else type(self.inner).__name__
+
+    def _begin(self, grid: Grid, arrays: ArrayRecord, timeout: float) -> Rounds:
+        layout = ModelLayout.of(arrays, self.last_layer)
+        settings = replace(self.settings, deadline=min(self.settings.deadline, timeout))
+        half: StrategyAggregator | MethodAggregator
+        if self.method is not None:
+            half = MethodAggregator(self.method, layout, settings.seed, self.evaluator, self._spare)
+        else:
+            assert self.inner is not None
+            half = StrategyAggregator(self.inner)
+        rounds = Rounds(settings, self.selector, half, grid, arrays, layout)
+        rounds.begin({"kind": "flower", "selector": self._text, "seed": settings.seed, "model": self._method_name})
+        self._rounds = rounds
+        return rounds
+
+    def _result(self, rounds: Rounds, first: MetricRecord | None) -> Result:
+        result = Result()
+        result.arrays = rounds.arrays
+        if first is not None:
+            result.evaluate_metrics_serverapp[0] = first
+        for number, row in enumerate(rounds.rows, start=1):
+            for prefix, kept in (
+                ("train.", result.train_metrics_clientapp),
+                ("evaluate.", result.evaluate_metrics_clientapp),
+                ("server.", result.evaluate_metrics_serverapp),
+            ):
+                found = _record(row, prefix)
+                if found is not None:
+                    kept[number] = found
+        return result
+
+
+def _record(row: Mapping[str, Any], prefix: str) -> MetricRecord | None:
+    found = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
+    return MetricRecord(found) if found else None

@@ -1,0 +1,93 @@
+"""A method around another one: leave some rows out, let the inner method combine the rest, then perhaps refine.
+
+The inner method never sees what was left out, so state that it keeps per client and at the server (SCAFFOLD's
+variates) moves for both or for neither. Rows reach `choose` in ascending client order and finite, as in
+:class:`~fedcohort.methods.base.Base`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.errors import StateMismatch
+from fedcohort.methods.base import usable_rows
+from fedcohort.methods.fedavg import FedAvg
+from fedcohort.protocols import Aggregated, Aggregation, Method
+from fedcohort.types import Arrays, Index, Mask, Model, Plan, Updates
+
+INNER = "inner."  # prefix of the inner method's state
+
+
+class MethodWrapper:
+    """Delegates to `inner` (FedAvg by default). Subclasses override `choose`, `refine`, or both."""
+
+    name: ClassVar[str] = ""
+
+    def __init__(self, *, inner: Method | None = None) -> None:
+        self.inner: Method = FedAvg() if inner is None else inner
+        self.exempt: Mapping[str, str] = getattr(self.inner, "exempt", {})  # what cannot hold inside cannot hold here
+        self.asynchronous: bool = getattr(self.inner, "asynchronous", True)
+
+    def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
+        """The inner method's client half."""
+        return self.inner.prepare(plan, model, clients)
+
+    def aggregate(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
+        """Guard, choose, combine, refine."""
+        accepted = np.zeros(len(updates), np.bool_)
+        order = np.argsort(updates.clients, kind="stable")
+        usable = order[usable_rows(updates)[order]]
+        if usable.size == 0:
+            return Aggregated(model, accepted)
+        rows = updates.rows(usable)
+        kept, info = self.choose(model, rows, context)
+        if not kept.any():
+            return Aggregated(model, accepted, info)
+        inside = rows.rows(kept)
+        done = self.inner.aggregate(model, inside, self.narrowed(context, inside))
+        accepted[usable[kept]] = done.accepted
+        if not done.accepted.any():
+            return Aggregated(done.model, accepted, {**done.info, **info})
+        refined, more = self.refine(model, done.model, inside.rows(done.accepted), context)
+        return Aggregated(refined, accepted, {**done.info, **info, **more})
+
+    def choose(self, model: Model, updates: Updates, context: Aggregation) -> tuple[Mask, dict[str, float]]:
+        """Which rows go on, and numbers worth logging. All of them here."""
+        del model, context
+        return np.ones(len(updates), np.bool_), {}
+
+    def narrowed(self, context: Aggregation, kept: Updates) -> Aggregation:
+        """What the inner method may know of the round. Everything here."""
+        del kept
+        return context
+
+    def refine(
+        self, before: Model, after: Model, kept: Updates, context: Aggregation
+    ) -> tuple[Model, dict[str, float]]:
+        """What happens to the inner method's model. Nothing here."""
+        del before, kept, context
+        return after, {}
+
+    def state_dict(self) -> Arrays:
+        """The inner method's state under a prefix."""
+        return {INNER + name: value for name, value in self.inner.state_dict().items()}
+
+    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        unknown = sorted(name for name in arrays if not name.startswith(INNER))
+        if unknown:
+            raise StateMismatch(
+                f"state with keys {unknown}",
+                f"{self.name} keeps no such state",
+                "load it into the method that wrote it",
+            )
+        self.inner.load_state_dict({name.removeprefix(INNER): value for name, value in arrays.items()})
+
+
+def local_params(model: Model, updates: Updates) -> NDArray[np.float32]:
+    """The clients' models (m, p): broadcast parameters plus update."""
+    return np.asarray(model.params + updates.delta, np.float32)

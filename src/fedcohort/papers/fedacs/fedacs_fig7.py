@@ -1,0 +1,48 @@
+"""FedACS, Fig. 7: the share lambda of the clients that the pool holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedcohort.papers.fedacs.fedacs_setting import ACS, BASE, DEPARTURES, UNIFORM, run
+from fedcohort.papers.study import Cell, Claim, Study, beats, quantity
+
+SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+BEST, ROW, RANDOM = 0.4, "terminal accuracy", "random"
+
+
+def column(share: float) -> str:
+    """The heading of a lambda."""
+    return f"lambda {share:g}"
+
+
+def cells(scale: str) -> Sequence[Cell]:
+    """One run per lambda, and the baseline."""
+    least = 0.25 if scale == "smoke" else SHARES[0]  # 10 of 40: the pool is never smaller than the cohort
+    found = [Cell(ROW, RANDOM, run(scale, UNIFORM, BASE), quantity("terminal"), 70.8)]
+    for share in SHARES:
+        keys = run(scale, UNIFORM, ACS, tolerance=max(share, least))
+        found.append(Cell(ROW, column(share), keys, quantity("terminal"), 73.3 if share == BEST else None))
+    return found
+
+
+def claims(scale: str) -> Sequence[Claim]:
+    """Neither few nor all: 0.4 is best, the smallest pool is worse than choosing at random."""
+    del scale
+    found = [beats("the smallest pool is worse than the baseline", (ROW, RANDOM), (ROW, column(SHARES[0])))]
+    for share in SHARES:
+        if share != BEST:
+            found.append(beats(f"0.4 beats {share:g}", (ROW, column(BEST)), (ROW, column(share))))
+    return found
+
+
+STUDIES = (
+    Study(
+        "fedacs:fig7",
+        "FedACS, Fig. 7: skewness tolerance lambda, uniform environment (terminal accuracy, %)",
+        cells,
+        claims,
+        {"smoke": 1, "laptop": 2, "paper": 5},
+        DEPARTURES,
+    ),
+)

@@ -1,0 +1,84 @@
+"""FedACS, Table III: rounds to a target accuracy. The runs are those of Table II."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
+from fedcohort.papers.fedacs.fedacs_setting import (
+    ACS,
+    BASE,
+    CMFL,
+    DEPARTURES,
+    DIRICHLET,
+    OORT,
+    PARETO,
+    REXP3,
+    RIVALS,
+    SEEDS,
+    UNIFORM,
+    run,
+)
+from fedcohort.papers.study import Cell, Claim, Lookup, Quantity, Study, Value, beats, until
+
+PUBLISHED: dict[str, dict[str, Value]] = {  # to 70, 68 and 68 %
+    UNIFORM: {BASE: 490, ACS: 245, REXP3: 400, CMFL: 775, OORT: 270},
+    PARETO: {BASE: 520, ACS: 245, REXP3: 365, CMFL: 835, OORT: 205},
+    DIRICHLET: {BASE: 465, ACS: 220, REXP3: None, CMFL: None, OORT: 210},
+}
+SHARE = 0.95  # of the baseline's terminal accuracy
+PAIRS = ((ACS, BASE), (REXP3, BASE), (OORT, BASE), (BASE, CMFL), (ACS, REXP3))
+
+
+def rounds(world: str) -> Quantity:
+    """Rounds until most of what the baseline reaches in the end, same world and seed."""
+
+    def goal(record: RunRecord, others: Lookup) -> float | None:
+        del record
+        end = metric("terminal").compute(others((BASE, world)))
+        return None if end is None else SHARE * end
+
+    return until(goal)
+
+
+def cells(scale: str) -> Sequence[Cell]:
+    """Five methods x three environments."""
+    return [
+        Cell(who, world, run(scale, world, who), rounds(world), published[who])
+        for world, published in PUBLISHED.items()
+        for who in RIVALS
+    ]
+
+
+def claims(scale: str) -> Sequence[Claim]:
+    """Who is faster than whom."""
+    del scale
+    found = []
+    for world, published in PUBLISHED.items():
+        for left, right in PAIRS:
+            first, second = published[left], published[right]
+            gain = None if first is None or second is None else first - second
+            found.append(beats(f"{world}: {left} is faster than {right}", (left, world), (right, world), gain))
+    return found
+
+
+STUDIES = (
+    Study(
+        "fedacs:table3",
+        "FedACS, Table III: rounds to the target accuracy",
+        cells,
+        claims,
+        SEEDS,
+        {
+            scale: (*told, "the target is 95 % of the baseline's terminal accuracy (the paper's: 98 to 99 %)")
+            for scale, told in DEPARTURES.items()
+        },
+        notes=(
+            "The paper's 265 rounds of Rexp3 in the Dirichlet environment contradict its speed-up of 0.9 beside them "
+            "and are left out.",
+            "FedACS is the fastest of all in two environments of three, as published. Rexp3 is slower than the "
+            "baseline in the uniform environment in 3 of 3 seeds: it restarts every so many rounds and has "
+            "little time to learn within 80.",
+        ),
+    ),
+)

@@ -1,0 +1,87 @@
+"""What the tables of the FedCM paper have in common: 20 clients of CIFAR-10, 8 asked per round, E = 5, VGG-11.
+
+Its Table 1 says who is asked and how models are averaged:
+
+    FedAvg     uniform             those that were not asked count with the old model (its eq. 3)
+    FedProx    p_k, repeatedly     plain mean, proximal term 0.1
+    FedPdp     uniform             p_k N / |S|
+    + CA       as without          the same over S_opt, which ensembles best on validation data
+    FedCM      UCB or TS           FedPdp + CA
+
+p_k N / |S| sums to one on average only; with and without CA the weights are p_k / sum p_k here, so that CA is the
+only difference (see docs/methods/fedpdp.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedcohort.papers.study import of_scale
+
+CLIENT, CLASS = "client heterogeneity", "class heterogeneity"
+WORLDS = {CLIENT: "fedcm-client-0.1-v1(held_out=0.0)", CLASS: "fedcm-class-0.1-v1(held_out=0.0)"}
+SCORES = {"accuracy": "Dirac delta", "log_likelihood": "classification loss"}
+AVG, PROX, PDP, UCB, TS = "FedAvg", "FedProx", "FedPdp", "FedCM-UCB", "FedCM-TS"
+METHODS = {
+    AVG: "fedavg(form='original')",
+    PROX: "fedprox(mu=0.1, form='uniform')",
+    PDP: "fedpdp(form='normalised')",
+}
+SELECTORS = {PROX: "proportional(replacement=True)", UCB: "fedcm-ucb", TS: "fedcm-ts"}
+BANDITS = (UCB, TS)
+EXHAUSTIVE = 8  # clients up to which all subsets are tried at laptop scale
+SEEDS = {"smoke": 1, "laptop": 3, "paper": 2}
+_CUTS = "unused=0.964, validation=0.01, recut=True, test=0.05"
+_LAPTOP = (
+    "the PyTorch-tutorial CNN (62,006 parameters) in the place of VGG-11",
+    "100 training samples per client on average, none twice, and no augmentation",
+    "batch 16, lr 0.05, momentum 0.5, weight decay 5e-4 (the paper states none), fixed by a look at uniform + FedAvg",
+    "validation set of 57 per class in the place of 500; test set of 3,000",
+    "30 rounds in the place of 100",
+    "terminal accuracy (mean of the last fifth of the rounds); the paper does not say which round it prints",
+    "weights p_k / sum p_k in the place of p_k N / |S|, with and without CA",
+)
+DEPARTURES = {
+    "smoke": ("8 x 8 digits, a small perceptron, 4 rounds: it shows that everything runs, and nothing else",),
+    "laptop": _LAPTOP,
+    "paper": (
+        "group in the place of batch normalisation, no augmentation",
+        "lr 0.01, momentum 0.9: not stated",
+        "weights p_k / sum p_k in the place of p_k N / |S|, with and without CA",
+    ),
+}
+
+
+def run(
+    scale: str, world: str, algorithm: str, score: str | None = None, size: int = 8, search: int | None = None
+) -> Mapping[str, Any]:
+    """The keys of one run: an algorithm of Table 1, with CA where a score is named."""
+    return {
+        "selector": SELECTORS.get(algorithm, "uniform"),
+        "method": method(algorithm, score, search),
+        "world": world,
+        "task": of_scale(
+            scale,
+            smoke="digits-mlp(epochs=2)",
+            laptop=f"cifar10-cnn(epochs=5, batch_size=16, lr=0.05, {_CUTS})",
+            paper="cifar10-vgg11(epochs=5)",
+        ),
+        "rounds": of_scale(scale, smoke=4, laptop=30, paper=100),
+        "cohort_size": size,
+        "evaluate_every": of_scale(scale, smoke=1, laptop=2, paper=1),
+    }
+
+
+def method(algorithm: str, score: str | None, search: int | None = None) -> str:
+    """How models are averaged; FedCM is FedPdp with CA, and what is special about it is who is asked."""
+    inner = METHODS.get(algorithm, METHODS[PDP])
+    if score is None:
+        return inner
+    limit = "" if search is None else f", exhaustive_up_to={search}"
+    return f"fedca(inner={inner!r}, score={score!r}{limit})"
+
+
+def row(world: str, score: str | None) -> str:
+    """The heading of a row in Tables 3, 4 and 5."""
+    return f"{world}, {'without CA' if score is None else f'CA, {SCORES[score]}'}"

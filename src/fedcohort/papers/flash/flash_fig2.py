@@ -1,0 +1,81 @@
+"""FLASH, Fig. 2: selectors with FedAvg as label noise (a, c) and the share of skewed clients (b, d) grow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from fedcohort.papers.flash import flash_setting as flash
+from fedcohort.papers.flash.flash_setting import CHOICE, CIFAR, DEPARTURES, FEMNIST, FLASH, LOSS, RANDOM, RIVALS, SEEDS
+from fedcohort.papers.study import Cell, Claim, Study, of_scale, quantity, row_beats
+
+ROWS = (*RIVALS, FLASH, CHOICE, LOSS)
+FULL_NOISE, FULL_SKEW = (5, 10, 15, 20, 25), (10, 20, 30, 40)
+PANELS = {CIFAR: ("a", "b"), FEMNIST: ("c", "d")}
+NOTES: Mapping[str, tuple[str, ...]] = {CIFAR: (), FEMNIST: ()}
+
+
+def levels(scale: str, data: str) -> tuple[Sequence[int], Sequence[int]]:
+    """Percentages of wrong labels and of skewed clients on the two axes; those of Table I are among them."""
+    few = ((5, 15, 25), (10, 30, 40)) if data == CIFAR else ((5, 25), (10, 40))
+    return of_scale(scale, smoke=((25,), (40,)), laptop=few, paper=(FULL_NOISE, FULL_SKEW))  # type: ignore[no-any-return]
+
+
+def columns(scale: str, data: str) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]]]:
+    """Headings of both axes with (skewed, noise) of each."""
+    noise, skew = levels(scale, data)
+    return {f"noise {n} %": (0, n) for n in noise}, {f"skewed {s} %": (s, 0) for s in skew}
+
+
+def cells(data: str, scale: str) -> Sequence[Cell]:
+    """Every curve at every level."""
+    noise, skew = columns(scale, data)
+    found = []
+    for row in ROWS:
+        selector, robust = flash.who(scale, row)
+        loss = flash.objective(data) if robust else "ce"
+        for column, level in {**noise, **skew}.items():
+            keys = flash.run(scale, selector, flash.world(*level, data), loss=loss, data=data)
+            found.append(Cell(row, column, keys, quantity("best")))
+    return found
+
+
+def claims(data: str, scale: str) -> Sequence[Claim]:
+    """FLASH's curve lies above the others; and what choice and loss do on their own."""
+    found = []
+    for panel, axis, what in zip(PANELS[data], columns(scale, data), ("label noise", "skew"), strict=True):
+        others = tuple((row, column) for row in RIVALS for column in axis)
+        ours = tuple((FLASH, column) for _ in RIVALS for column in axis)
+        found.append(
+            Claim(
+                f"({panel}) FLASH is above the other selectors, on average over them and levels of {what}", ours, others
+            )
+        )
+        found.append(row_beats(f"({panel}) FLASH beats Random with {what}", FLASH, RANDOM, tuple(axis)))
+        found.append(
+            row_beats(
+                f"not in the paper: ({panel}) its choice beats Random on the same loss", CHOICE, RANDOM, tuple(axis)
+            )
+        )
+        found.append(
+            row_beats(
+                f"not in the paper: ({panel}) with FLASH's loss its choice beats Random", FLASH, LOSS, tuple(axis)
+            )
+        )
+    return found
+
+
+def _study(data: str, name: str) -> Study:
+    also = flash.FEMNIST_DEPARTURES if data == FEMNIST else {}
+    return Study(
+        f"flash:fig2-{name}",
+        f"FLASH, Fig. 2 {' and '.join(PANELS[data])}: growing noise and skew with FedAvg ({data}, best accuracy, %)",
+        partial(cells, data),
+        partial(claims, data),
+        SEEDS,
+        {scale: (*told, *also.get(scale, ())) for scale, told in DEPARTURES.items()},
+        NOTES[data],
+    )
+
+
+STUDIES = (_study(CIFAR, "cifar"), _study(FEMNIST, "femnist"))

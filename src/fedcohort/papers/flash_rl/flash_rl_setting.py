@@ -1,0 +1,96 @@
+"""What the tables and figures of the FLASH-RL paper have in common: 10 of 100 clients on twelve devices and four links.
+
+Rows are selectors, always with FedAvg. FLASH-RL is the preset with its authors' exploration, network and learning rate;
+FAVOR is its authors' comparison version. Latency is the sum over rounds of the slowest client that was asked, as in the
+paper; the one warm-up epoch of everybody, which both agents need for their principal axes, is left out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedcohort.experiment.metrics.stored_metrics import RunRecord
+from fedcohort.papers.study import Lookup, Quantity, Value, of_scale
+
+FEDAVG, FAVOR, FLASHRL = "FedAvg", "FAVOR", "FLASH-RL"
+ROWS = (FEDAVG, FAVOR, FLASHRL)
+CIFAR, MNIST = "CIFAR-10", "MNIST"
+DIR8, DIR5, SHARDS, LABELS = "Dirichlet 0.8", "Dirichlet 0.5", "shards", "non-iid label"
+WORLDS = {
+    DIR8: "flashrl-dirichlet0.8-v1",
+    DIR5: "flashrl-dirichlet0.5-v1",
+    SHARDS: "flashrl-shards-v1",
+    LABELS: "flashrl-noniid-label-v1",
+}
+PARAMETERS = {CIFAR: 108_098, MNIST: 582_026}  # of the paper's networks
+SMALL = {CIFAR: 108_098, MNIST: 20_522}  # of those at scale laptop
+DIGITS = 2_410  # of the one at scale smoke
+TARGETS = {CIFAR: 0.55, MNIST: 0.99}  # FAVOR's Omega
+EXPLORE_ROUNDS = 500  # of the authors' code, over runs of 300 rounds
+SEEDS = {"smoke": 1, "laptop": 3, "paper": 3}
+DEPARTURES = {
+    "smoke": ("8 x 8 digits, a small perceptron, 20 clients, 6 rounds: it shows that everything runs, and no more",),
+    "laptop": (
+        "about 50 training samples per client in the place of 500, batch 16 in the place of 50; E = 5, lr 0.01, "
+        "momentum 0.9 as in the paper",
+        "a third of the rounds on CIFAR-10 (100) and half on MNIST (50, 50, 75), and exploration that falls as many "
+        "times faster; latency is the mean of a round times the paper's number of rounds",
+        "on MNIST a CNN of 8 and 16 channels (20,522 parameters); its latency is multiplied by 582,026 / 20,522, the "
+        "ratio of the models' sizes (transfer is more than 99 % of it)",
+        "best accuracy on 5,000 test images, measured every third round; the paper does not say which round it prints "
+        "(its code plots the best so far)",
+        "rewards from 1,000 validation images at the server; the authors' code takes the test set",
+        "3 seeds in the place of 1",
+    ),
+    "paper": ("rewards from validation data; the authors' code takes the test set", "3 seeds in the place of 1"),
+}
+
+
+def rounds(scale: str, published: int) -> int:
+    """How many are run where the paper ran so many."""
+    return int(of_scale(scale, smoke=6, laptop=published // (3 if published == 300 else 2), paper=published))
+
+
+def selector(row: str, data: str, scale: str, published: int) -> str:
+    """The text of a row's selector; FLASH-RL's exploration falls over the same share of a run at every scale."""
+    if row == FEDAVG:
+        return "uniform"
+    if row == FAVOR:
+        return f"favor(preset='flash-rl', target={TARGETS[data]})"
+    many = rounds(scale, published)
+    return f"flash-rl(preset='paper', device=True, explore_rounds={EXPLORE_ROUNDS * many // published}, horizon={many})"
+
+
+def run(scale: str, data: str, division: str, row: str, published: int) -> Mapping[str, Any]:
+    """The keys of one run."""
+    small = "epochs=5, batch_size=16, lr=0.01, momentum=0.9, unused=0.9, validation=0.02, recut=True, test=0.08333"
+    laptop = {CIFAR: f"cifar10-cnn-flashrl({small})", MNIST: f"mnist-cnn({small})"}
+    return {
+        "selector": selector(row, data, scale, published),
+        "method": "fedavg",
+        "world": WORLDS[division] + of_scale(scale, smoke="(clients=20)", laptop="", paper=""),
+        "task": of_scale(
+            scale,
+            smoke="digits-mlp(epochs=2)",
+            laptop=laptop[data],
+            paper={CIFAR: "cifar10-cnn-flashrl", MNIST: "mnist-cnn-flashrl"}[data],
+        ),
+        "rounds": rounds(scale, published),
+        "cohort_size": of_scale(scale, smoke=4, laptop=10, paper=10),
+        "evaluate_every": of_scale(scale, smoke=1, laptop=3, paper=1),
+    }
+
+
+def latency(scale: str, data: str, published: int) -> Quantity:
+    """Seconds of the published number of rounds with the published network, without the warm-up."""
+    size = of_scale(scale, smoke=DIGITS, laptop=SMALL[data], paper=PARAMETERS[data])
+    factor = PARAMETERS[data] / size * published
+
+    def compute(record: RunRecord, _: Lookup) -> Value:
+        plain = record.history.column("seconds")[record.history.column("probed") == 0]
+        return float(np.mean(plain)) if plain.size else None
+
+    return Quantity("latency", compute, better=-1, factor=factor, digits=1)

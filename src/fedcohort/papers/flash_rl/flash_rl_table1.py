@@ -1,0 +1,150 @@
+"""FLASH-RL, Table I: accuracy and total latency of FedAvg, FAVOR and FLASH-RL in six divisions of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from fedcohort.papers.flash_rl.flash_rl_setting import (
+    CIFAR,
+    DEPARTURES,
+    DIR5,
+    DIR8,
+    FAVOR,
+    FEDAVG,
+    FLASHRL,
+    LABELS,
+    MNIST,
+    ROWS,
+    SEEDS,
+    SHARDS,
+    latency,
+    run,
+)
+from fedcohort.papers.study import Cell, Claim, Study, beats, quantity, row_beats
+
+ROUNDS = {
+    (CIFAR, DIR8): 300,
+    (CIFAR, DIR5): 300,
+    (CIFAR, SHARDS): 300,
+    (MNIST, DIR8): 100,
+    (MNIST, DIR5): 100,
+    (MNIST, LABELS): 150,
+}
+PUBLISHED = {  # accuracy in percent and seconds of FedAvg, FAVOR, FLASH-RL
+    (CIFAR, DIR8): ((52.24, 383.43), (51.83, 388.36), (54.50, 380.45)),
+    (CIFAR, DIR5): ((50.99, 383.92), (52.90, 382.85), (52.25, 288.59)),
+    (CIFAR, SHARDS): ((47.84, 378.61), (50.34, 380.59), (51.20, 337.86)),
+    (MNIST, DIR8): ((99.04, 676.89), (99.09, 682.22), (99.06, 601.07)),
+    (MNIST, DIR5): ((98.99, 674.13), (99.04, 672.77), (98.90, 621.06)),
+    (MNIST, LABELS): ((98.89, 1002.57), (99.02, 1015.77), (98.74, 979.79)),
+}
+SIMILAR = 0.5  # points: what "similar accuracy" may mean on MNIST
+
+
+def divisions(data: str) -> tuple[str, ...]:
+    """Those of one dataset."""
+    return tuple(division for of, division in ROUNDS if of == data)
+
+
+def accuracy_of(division: str) -> str:
+    """The heading of a column."""
+    return f"{division}, accuracy (%)"
+
+
+def latency_of(division: str) -> str:
+    """The heading of a column."""
+    return f"{division}, latency (s)"
+
+
+def cells(data: str, scale: str) -> Sequence[Cell]:
+    """Three rows, two columns per division; both come from one run."""
+    found = []
+    for row, name in enumerate(ROWS):
+        for division in divisions(data):
+            many, (accuracy, seconds) = ROUNDS[data, division], PUBLISHED[data, division][row]
+            keys = run(scale, data, division, name, many)
+            found.append(Cell(name, accuracy_of(division), keys, quantity("best", digits=2), accuracy))
+            found.append(Cell(name, latency_of(division), keys, latency(scale, data, many), seconds))
+    return found
+
+
+def _difference(data: str, division: str, left: str, right: str, what: int) -> float:
+    of = dict(zip(ROWS, PUBLISHED[data, division], strict=True))
+    return of[left][what] - of[right][what]
+
+
+def _latency_claims(data: str) -> list[Claim]:
+    found = []
+    for other in (FEDAVG, FAVOR):
+        for division in divisions(data):
+            words = f"{division}: FLASH-RL takes less time than {other}"
+            place = latency_of(division)
+            found.append(beats(words, (FLASHRL, place), (other, place), _difference(data, division, FLASHRL, other, 1)))
+        columns = [latency_of(d) for d in divisions(data)]
+        found.append(
+            row_beats(f"over the three divisions: FLASH-RL takes less time than {other}", FLASHRL, other, columns)
+        )
+    same = [((FEDAVG, latency_of(d)), 0.03 * PUBLISHED[data, d][0][1]) for d in divisions(data)]
+    found += [Claim(f"FedAvg's latency is the published one within 3 % ({p[1]})", (p,), within=w) for p, w in same]
+    return found
+
+
+def claims_cifar(scale: str) -> Sequence[Claim]:
+    """More accurate than FedAvg everywhere and than FAVOR in two of three divisions, and faster."""
+    del scale
+    found = []
+    for left, right, division in (
+        (FLASHRL, FEDAVG, DIR8),
+        (FLASHRL, FAVOR, DIR8),
+        (FLASHRL, FEDAVG, DIR5),
+        (FAVOR, FLASHRL, DIR5),
+        (FLASHRL, FEDAVG, SHARDS),
+        (FLASHRL, FAVOR, SHARDS),
+    ):
+        place, published = accuracy_of(division), _difference(CIFAR, division, left, right, 0)
+        found.append(
+            beats(f"{division}: {left} is more accurate than {right}", (left, place), (right, place), published)
+        )
+    columns = [accuracy_of(d) for d in divisions(CIFAR)]
+    words = "over the three divisions: FLASH-RL is more accurate than FedAvg"
+    return [*found, row_beats(words, FLASHRL, FEDAVG, columns), *_latency_claims(CIFAR)]
+
+
+def claims_mnist(scale: str) -> Sequence[Claim]:
+    """As accurate as FAVOR, and faster."""
+    del scale
+    places = [accuracy_of(d) for d in divisions(MNIST)]
+    alike = [
+        Claim(
+            f"{place.partition(',')[0]}: FLASH-RL and FAVOR are within {SIMILAR} points",
+            ((FLASHRL, place),),
+            ((FAVOR, place),),
+            _difference(MNIST, division, FLASHRL, FAVOR, 0),
+            within=SIMILAR,
+        )
+        for place, division in zip(places, divisions(MNIST), strict=True)
+    ]
+    return [*alike, *_latency_claims(MNIST)]
+
+
+def _study(block: str, data: str, claims: Callable[[str], Sequence[Claim]], notes: Sequence[str]) -> Study:
+    title = f"FLASH-RL, Table I, {data}: accuracy and total latency"
+    return Study(f"flashrl:table1-{block}", title, partial(cells, data), claims, SEEDS, DEPARTURES, notes)
+
+
+_HALF_RISES = (
+    "The seconds come out: FedAvg's as published, and FLASH-RL saves 16 % (the paper: 0.8 to 25 %).",
+    "The gain in accuracy does not. In these runs the validation score rose in 45 to 53 % of FLASH-RL's rounds, so "
+    "eq. 6 rewards closeness in one half of the rounds and distance in the other; that leaves little but latency to be "
+    "learned. FLASH-RL asks more unevenly (Jain's index 0.74 to 0.79; FedAvg 0.90 to 0.94), which may be what costs "
+    "accuracy; a run without the latency term, which could tell, was not made.",
+    "Best accuracy favours whoever swings more. By the mean of the last 10 rounds, looked at afterwards, FLASH-RL is "
+    "ahead of FedAvg in the Dirichlet divisions (38.9 and 38.4 against 38.3 and 37.5) and behind in shards (30.7 "
+    "against 32.4).",
+)
+_MNIST_NOTES = (
+    "FedAvg's seconds in the non-iid label division lie 3.4 % above the published ones, over the 3 % of the claim; the "
+    "interval of our three seeds contains them. The latency of random choice does not depend on the division.",
+)
+STUDIES = (_study("cifar", CIFAR, claims_cifar, _HALF_RISES), _study("mnist", MNIST, claims_mnist, _MNIST_NOTES))

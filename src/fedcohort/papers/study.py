@@ -1,0 +1,129 @@
+"""A table or figure of a paper as data: which runs make each cell, what was published, what it is said to show.
+
+A `Study` has cells (a run's keys, what is measured of it, the published number) and claims (this beats that). Nothing
+here runs anything; `experiment.reproduce` does. How a file reads: see `fedcm_table3.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedcohort.errors import UnknownName
+from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
+
+SCALES = ("smoke", "laptop", "paper")
+Place = tuple[str, str]  # row, column
+Lookup = Callable[[Place], RunRecord]  # the run of another cell, same seed
+Value = float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What is read off a run: its name, how, whether more is better, and how it is printed."""
+
+    name: str
+    compute: Callable[[RunRecord, Lookup], Value]
+    better: int = 1
+    factor: float = 1.0  # 100 for shares that are printed in percent
+    digits: int = 1
+    missing: str = "-"
+
+
+def quantity(name: str, *, percent: bool | None = None, digits: int = 1) -> Quantity:
+    """A metric of `experiment.measure` that needs no target; accuracies are printed in percent."""
+    known = metric(name)
+    shares = ("terminal", "best", "early_stop", "final", "drop", "macro_f1", "f1", "coverage")
+    factor = 100.0 if (name in shares if percent is None else percent) else 1.0
+    return Quantity(name, lambda s, _: known.compute(s), known.better, factor, digits, known.missing)
+
+
+def until(
+    target: Callable[[RunRecord, Lookup], float | None], what: str = "rounds_to_target", of: str = "accuracy"
+) -> Quantity:
+    """Rounds (or virtual seconds) until a target that may depend on another cell's run; None: never.
+
+    `of` is what has to reach it: accuracy, f1 or macro_f1.
+    """
+    known = metric(what)
+
+    def compute(record: RunRecord, others: Lookup) -> Value:
+        goal = target(record, others)
+        if goal is None:
+            return None
+        return known.compute(RunRecord(record.config, record.history, record.clients, target=goal, target_metric=of))
+
+    return Quantity(what, compute, -1, digits=0, missing=known.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One number of a table: its place, the run (keys of a configuration without the seed), and what was published."""
+
+    row: str
+    column: str
+    run: Mapping[str, Any]
+    quantity: Quantity
+    published: Value = None
+
+    @property
+    def place(self) -> Place:
+        """Row and column."""
+        return (self.row, self.column)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """ "Left beats right", as the paper has it: cells paired place by place and seed by seed.
+
+    `margin` is by how much, in printed units (0: at all); with `within` the claim is that the two differ by at most
+    that much. `published` is the paper's own difference, left minus right. Without a right side the left one is held
+    against its own published numbers.
+    """
+
+    words: str
+    left: tuple[Place, ...]
+    right: tuple[Place, ...] = ()
+    published: Value = None
+    margin: float = 0.0
+    within: float | None = None
+
+
+@dataclass(frozen=True)
+class Study:
+    """One table, block of a table or figure."""
+
+    id: str  # "flash:table1-noise"
+    title: str
+    cells: Callable[[str], Sequence[Cell]]  # of a scale
+    claims: Callable[[str], Sequence[Claim]]
+    seeds: Mapping[str, int]  # scale -> how many
+    departures: Mapping[str, Sequence[str]] = field(default_factory=dict)  # scale -> how it differs from the paper
+    notes: Sequence[str] = ()  # what we found: why an ordering does not hold
+    average: str = ""  # the heading of a column with the mean of each row, where the paper has one
+
+    @property
+    def paper(self) -> str:
+        """The part of the id before the colon."""
+        return self.id.partition(":")[0]
+
+
+def beats(words: str, left: Place, right: Place, published: Value = None, margin: float = 0.0) -> Claim:
+    """One cell is better than another."""
+    return Claim(words, (left,), (right,), published, margin)
+
+
+def row_beats(
+    words: str, left: str, right: str, columns: Sequence[str], published: Value = None, margin: float = 0.0
+) -> Claim:
+    """One row is better than another on average over these columns."""
+    return Claim(words, tuple((left, c) for c in columns), tuple((right, c) for c in columns), published, margin)
+
+
+def of_scale(scale: str, *, smoke: Any, laptop: Any, paper: Any) -> Any:
+    """The one of three that belongs to a scale."""
+    choices = {"smoke": smoke, "laptop": laptop, "paper": paper}
+    if scale not in choices:
+        raise UnknownName.among("scale", scale, SCALES)
+    return choices[scale]

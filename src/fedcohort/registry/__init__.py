@@ -1,0 +1,1 @@
+"""Names to objects: the explicit catalogue and entry points of other packages."""

@@ -1,0 +1,139 @@
+"""Names to objects: an explicit catalogue, plus entry points of other packages.
+
+    make_selector("oort(explore=0.8)")      ->  Oort(explore=0.8)
+    make_method("fedca(inner='fedprox')")   ->  FedCA(inner=FedProx())
+    make_world_spec("dirichlet-0.1-v1(clients=20)")
+
+Arguments are Python literals, read without evaluating anything. Unknown names are answered with the nearest.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from fedcohort.errors import BadParameter, FedcohortError, UnknownName
+from fedcohort.protocols import Method, Selector
+from fedcohort.registry.catalogue import ENTRIES, CatalogueEntry
+
+if TYPE_CHECKING:
+    from fedcohort.tasks.spec import TaskSpec
+    from fedcohort.worlds.world_spec import WorldSpec
+
+_TEXT = re.compile(r"^\s*([A-Za-z0-9_.\-]+)\s*(?:\((.*)\))?\s*$", re.DOTALL)
+KINDS = ("selector", "method", "world", "task")
+
+
+@cache
+def entries(kind: str) -> dict[str, CatalogueEntry]:
+    """Selectors or methods by name: the catalogue, then entry points in the groups fedcohort.selectors, .methods."""
+    found = {e.name: e for e in ENTRIES if e.kind == kind}
+    for point in entry_points(group=f"fedcohort.{kind}s"):
+        found.setdefault(point.name, CatalogueEntry(kind, point.name, point.value, "third party", point.value))
+    return found
+
+
+def names(kind: str) -> list[str]:
+    """All names of a kind: selector, method, world or task."""
+    if kind in ("selector", "method"):
+        return list(entries(kind))
+    if kind in ("world", "task"):
+        found: list[str] = importlib.import_module(f"fedcohort.{kind}s.catalogue").names()
+        return found
+    raise UnknownName.among("kind", kind, KINDS)
+
+
+def entry(kind: str, name: str) -> CatalogueEntry:
+    """The catalogue entry of a selector or method."""
+    try:
+        return entries(kind)[name.replace("_", "-")]
+    except KeyError:
+        raise UnknownName.among(kind, name, entries(kind)) from None
+
+
+def load(kind: str, name: str) -> type[Any]:
+    """The class behind a name."""
+    module, _, attribute = entry(kind, name).target.partition(":")
+    found: type[Any] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """Split "name(key=literal, ...)" into a name and keyword arguments."""
+    match = _TEXT.match(text)
+    if not match:
+        raise BadParameter(repr(text), "this is not of the form name(key=value, ...)", "write e.g. oort(explore=0.8)")
+    name, arguments = match.group(1), match.group(2) or ""
+    try:
+        call = ast.parse(f"f({arguments})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
+            raise ValueError
+        return name, {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError, TypeError):
+        raise BadParameter(
+            repr(text), "arguments must be key=literal pairs", "write e.g. oort(explore=0.8, preset='paper')"
+        ) from None
+
+
+def make_selector(text: str) -> Selector:
+    """A fresh selector from its text."""
+    made: Selector = _make("selector", text)
+    return made
+
+
+def make_method(text: str) -> Method:
+    """A fresh method from its text."""
+    made: Method = _make("method", text)
+    return made
+
+
+def make_world_spec(text: str) -> WorldSpec:
+    """The specification of a world of the catalogue, with overrides, or of your own in a .toml or .json file."""
+    from fedcohort.worlds import catalogue
+
+    if text.endswith((".toml", ".json")):
+        return catalogue.load(text)
+    name, arguments = parse(text)
+    return catalogue.get(name, **arguments)
+
+
+def make_task_spec(text: str) -> TaskSpec:
+    """A task of the catalogue, with overrides."""
+    from fedcohort.tasks import catalogue
+
+    name, arguments = parse(text)
+    return catalogue.get(name, **arguments)
+
+
+def _make(kind: str, text: str) -> Any:
+    name, arguments = parse(text)
+    made = load(kind, name)
+    known = parameters(made)
+    for key in arguments:
+        if key not in known:
+            raise UnknownName.among(f"parameter of {name}", key, known)
+    if isinstance(arguments.get("inner"), str):
+        arguments["inner"] = _make(kind, arguments["inner"])
+    return _call(name, made, arguments)
+
+
+def _call(name: str, made: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    try:
+        return made(**arguments)
+    except FedcohortError:
+        raise
+    except (TypeError, ValueError) as error:
+        given = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
+        rule = "a value is of the wrong kind" if isinstance(error, TypeError) else str(error).rstrip(".")
+        raise BadParameter(f"{name}({given})", rule, f"see the defaults in `fedcohort show {name}`") from None
+
+
+def parameters(made: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The constructor's keyword parameters."""
+    return {n: p for n, p in inspect.signature(made).parameters.items() if p.kind is not p.VAR_KEYWORD}

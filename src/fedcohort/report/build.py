@@ -1,0 +1,114 @@
+"""From runs to a report: the ending of the file decides what is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedcohort.errors import BadParameter, UnknownName
+from fedcohort.experiment.metrics.compare import BY
+from fedcohort.experiment.metrics.stored_metrics import metric
+from fedcohort.experiment.store import Store
+from fedcohort.report import tables
+from fedcohort.report.collected import Gathered, OnRead, gather
+from fedcohort.report.tables import ReportSection
+from fedcohort.storage.snapshots import write_durably
+
+PAGES, PICTURES = (".html", ".htm"), (".png", ".svg", ".pdf")
+ENDINGS = (*PAGES, ".md", ".tex", *PICTURES)
+_NEED_COHORTS = ("regret_noise", "regret_skew")
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What the report should say. Without metrics: terminal and time_to_target in full, others beside them."""
+
+    metrics: tuple[str, ...] = ()
+    baseline: str | None = None
+    by: str = "selector"
+    target: float | None = None
+    title: str = "Who trained when, and what it was worth"
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """What was written."""
+
+    gathered: Gathered
+    files: tuple[Path, ...]
+
+
+def make_report(
+    paths: Sequence[Path],
+    target: Path | None,
+    wanted: ReportOptions | None = None,
+    *,
+    figures: Path | None = None,
+    store: Store | None = None,
+    on_read: OnRead | None = None,
+) -> ReportFiles:
+    """Read the runs and write the report, the figures, or both. Mistakes show before anything is read."""
+    wanted = wanted or ReportOptions()
+    if target is not None:
+        check_target(target)
+    if figures is not None and figures.exists() and not figures.is_dir():
+        raise BadParameter(f"folder {str(figures)!r}", "there is a file of this name", "name a folder")
+    if wanted.by not in BY:
+        raise UnknownName.among("key to compare by", wanted.by, BY)
+    names = [metric(name).name for name in wanted.metrics]
+    cohorts = any(name in _NEED_COHORTS for name in names)
+    gathered = gather(paths, store, by=wanted.by, cohorts=cohorts, on_read=on_read)
+    files = _write(gathered, target, wanted) if target is not None else []
+    if figures is not None:
+        from fedcohort.report.plots.figures import all_figures
+
+        files += [f.file for f in all_figures(gathered, figures)]
+    return ReportFiles(gathered, tuple(files))
+
+
+def check_target(path: Path) -> None:
+    """Refuse a file that cannot be written, or whose kind is unknown."""
+    if path.is_dir():
+        raise BadParameter(f"file {str(path)!r}", "this is a folder", "name a file such as report.html")
+    if path.suffix.lower() not in ENDINGS:
+        raise BadParameter(f"file {str(path)!r}", f"its name must end in {', '.join(ENDINGS)}", "use report.html")
+    if not path.parent.is_dir():
+        raise BadParameter(f"file {str(path)!r}", "its folder does not exist", f"create {path.parent} first")
+
+
+def sections_of(gathered: Gathered, wanted: ReportOptions) -> list[ReportSection]:
+    """The tables: each wanted metric in full, then all of them side by side."""
+    main = wanted.metrics or tables.MAIN
+    names = tuple(dict.fromkeys(main if wanted.metrics else (*main, *tables.BESIDE)))
+    found = tables.compared(gathered, names, baseline=wanted.baseline, target=wanted.target)
+    if not found:
+        return []
+    full = [tables.comparison_section(made) for made in found[: len(dict.fromkeys(main))]]
+    return [*full, tables.overview_section(found)] if len(found) > 1 else full
+
+
+def _write(gathered: Gathered, target: Path, wanted: ReportOptions) -> list[Path]:
+    ending = target.suffix.lower()
+    if ending in PICTURES:
+        from fedcohort.report.plots.figures import overview
+
+        return [overview(gathered, target).file]
+    sections = sections_of(gathered, wanted)
+    beside: list[Path] = []
+    if ending == ".md":
+        from fedcohort.report.export.markdown import markdown
+        from fedcohort.report.plots.figures import all_figures
+
+        drawn = all_figures(gathered, target.with_name(f"{target.stem}_figures"), (".png",))
+        text, beside = markdown(gathered, sections, drawn, wanted.title), [f.file for f in drawn]
+    elif ending == ".tex":
+        from fedcohort.report.export.latex import latex
+
+        text = latex(gathered, sections)
+    else:
+        from fedcohort.report.page import page
+
+        text = page(gathered, sections, wanted.title)
+    write_durably(target, text.encode())
+    return [target, *beside]

@@ -1,0 +1,159 @@
+"""The runs of a report, read one after the other; of each only the columns that tables and curves need are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.errors import FedcohortError, StoreError
+from fedcohort.experiment.config import RunConfig
+from fedcohort.experiment.metrics.compare import named, setting_names
+from fedcohort.experiment.metrics.stored_metrics import RunRecord
+from fedcohort.experiment.run import read
+from fedcohort.experiment.store import Store, client_accuracy
+from fedcohort.report.glance import Glance, state
+from fedcohort.rounds.history import History
+from fedcohort.types import Index
+
+Double = NDArray[np.float64]
+OnRead = Callable[[int, int], None]  # how many are read, of how many
+MOST_NOTES = 8
+
+
+@dataclass
+class Columns(History):
+    """A history as columns: a tenth of the memory of its rows. Cohorts are kept only where they are asked for."""
+
+    values: dict[str, Double] = field(default_factory=dict)
+    counts: Index = field(default_factory=lambda: np.empty(0, np.int64))
+    length: int = 0
+
+    def column(self, name: str) -> Double:
+        """One number per round; NaN where it was not measured."""
+        return self.values[name] if name in self.values else np.full(self.length, np.nan)
+
+    def participation(self) -> Index:
+        """How often each client was asked."""
+        return self.counts
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the report."""
+
+    folder: Path
+    record: RunRecord
+    state: str  # finished, running, unfinished
+    setting: str
+    entry: str  # what is compared: its selector, or its method
+
+    @property
+    def config(self) -> RunConfig:
+        """Its configuration."""
+        return self.record.config
+
+    @property
+    def history(self) -> Columns:
+        """Its numbers."""
+        assert isinstance(self.record.history, Columns)
+        return self.record.history
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end."""
+        return self.state == "finished"
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All runs of a report, those of one setting and entry next to each other, and what there is to say about them."""
+
+    runs: tuple[Run, ...]
+    by: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> list[str]:
+        """Names of the settings, in order."""
+        return sorted({r.setting for r in self.runs})
+
+    def entries(self, setting: str) -> dict[str, list[Run]]:
+        """Runs of a setting by entry, seeds in order."""
+        out: dict[str, list[Run]] = {}
+        for run in self.runs:
+            if run.setting == setting:
+                out.setdefault(run.entry, []).append(run)
+        return out
+
+
+def gather(
+    paths: Sequence[Path],
+    store: Store | None = None,
+    *,
+    by: str = "selector",
+    cohorts: bool = False,
+    on_read: OnRead | None = None,
+) -> Gathered:
+    """Read every run that was begun. One that cannot be read is left out, and a note says why."""
+    folders = named(paths, store)
+    begun = [f for f in folders if (f / "journal.db").exists()]
+    notes = [f"{len(folders) - len(begun)} of {len(folders)} runs have not begun"] if len(begun) < len(folders) else []
+    read_: list[tuple[Path, RunRecord, str]] = []
+    failed: list[FedcohortError] = []
+    for at, folder in enumerate(begun):
+        now = state(folder)  # before reading: a run that ends meanwhile is finished the next time
+        try:
+            read_.append((folder, _subject(folder, cohorts), now))
+        except FedcohortError as error:
+            failed.append(error)
+        if on_read is not None:
+            on_read(at + 1, len(begun))
+    if not read_ and failed:
+        raise failed[0]
+    if not read_:
+        raise StoreError(f"{len(folders)} runs", "none of them has begun", "run them first")
+    notes += [f"left out: {error}" for error in failed[:MOST_NOTES]]
+    notes += [f"left out for such reasons: {len(failed) - MOST_NOTES} more"] if len(failed) > MOST_NOTES else []
+    return _arranged(read_, by, notes)
+
+
+def _arranged(found: list[tuple[Path, RunRecord, str]], by: str, notes: list[str]) -> Gathered:
+    names = setting_names([s.config for _, s, _ in found], by)
+    runs: dict[tuple[str, str, int], Run] = {}
+    for (folder, record, now), name in zip(found, names, strict=True):
+        run = Run(folder, record, now, name, str(getattr(record.config, by)))
+        key = (name, run.entry, record.config.seed)
+        if key not in runs or (run.finished and not runs[key].finished):
+            runs[key] = run
+    if len(runs) < len(found):
+        notes = [*notes, f"{len(found) - len(runs)} runs repeat the seed of another one and are left out"]
+    waiting = sum(not r.finished for r in runs.values())
+    if waiting:
+        notes = [
+            *notes,
+            f"{waiting} of {len(runs)} runs are not finished: drawn on their own, and in no table of metrics",
+        ]
+    return Gathered(tuple(runs[k] for k in sorted(runs)), by, tuple(notes))
+
+
+def _subject(folder: Path, cohorts: bool) -> RunRecord:
+    with Glance(folder) as seen:
+        if "config" not in seen.header():
+            raise StoreError(
+                f"run folder {folder}", "it is a deployment's and has no configuration of a run", "leave it out"
+            )
+    found = read(folder)
+    rows = found.history.rows
+    names = dict.fromkeys(name for row in rows for name in row)
+    history = Columns(
+        found.history.population,
+        cohorts=found.history.cohorts if cohorts else [],
+        values={n: found.history.column(n) for n in names if not n.startswith("method.")},
+        counts=found.history.participation(),
+        length=len(rows),
+    )
+    return RunRecord(found.config, history, client_accuracy(folder))

@@ -1,0 +1,1 @@
+"""A report in other formats, and writers for TensorBoard and MLflow."""

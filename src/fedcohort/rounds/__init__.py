@@ -1,0 +1,1 @@
+"""The round: session, roster, engine, policy, validation, replay, history. No transport, no framework."""

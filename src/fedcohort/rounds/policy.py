@@ -1,0 +1,80 @@
+"""How many clients are asked and when a round ends: one set of names, meanings and defaults for every place.
+
+Configuration files, the command line, `simulate` and `CohortStrategy` take these keys, and the round engine obeys them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Annotated, Any
+
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Either, Interval, NotNegative
+from fedcohort.errors import check, check_fields
+
+ADAPTIVE = "adaptive"
+OverSelect = Annotated[float | str, Either(Interval(1, ends="[)", example=1.3), Choice(ADAPTIVE))]
+Privacy = Annotated[str, Choice("P0", "P1", "P2", "P3")]
+Seconds = Annotated[float, Interval(0, ends="(]", example=300.0)]
+
+
+def setting(default: Any, about: str) -> Any:
+    """A field with its default and what it means, which is what the documentation and the TOML files show."""
+    return field(default=default, metadata={"about": about})
+
+
+@dataclass(frozen=True)
+class RoundPolicy:
+    """When a round ends and how many are asked.
+
+    >>> RoundPolicy(cohort_size=10, over_select=1.3, deadline=300.0).closes_at
+    10
+    """
+
+    cohort_size: Count = setting(10, "replies wanted per round [K]")
+    deadline: Seconds = setting(math.inf, "seconds a round lasts at most; later replies are ignored")
+    close_after: CountOrZero = setting(0, "accepted replies at which a round closes early (0: cohort_size)")
+    min_replies: Count = setting(1, "with fewer accepted replies the round is abandoned and the model stays")
+    over_select: OverSelect = setting(1.0, "ask this many times cohort_size, or 'adaptive' to follow the drop-out")
+    back_off: NotNegative = setting(0.0, "seconds of pause after an abandoned round, doubling while they follow")
+    buffer_size: CountOrZero = setting(
+        0, "asynchronous: cohort_size clients are always out, the model moves at every so many updates (0: rounds)"
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        as_floats(self)
+        for name in ("close_after", "min_replies", "buffer_size"):
+            value = getattr(self, name)
+            rule = f"it must be at most cohort_size = {self.cohort_size}"
+            check(value <= self.cohort_size, f"{name} = {value}", rule, "use a smaller number or a larger cohort")
+        if self.buffer_size:
+            self._check_asynchronous()
+
+    @property
+    def closes_at(self) -> int:
+        """Accepted replies at which a round closes."""
+        return self.close_after or self.cohort_size
+
+    def _check_asynchronous(self) -> None:
+        """What has no meaning where there are no rounds."""
+        for known in fields(RoundPolicy):
+            value = getattr(self, known.name)
+            if known.name not in ("cohort_size", "deadline", "buffer_size"):
+                same = value == known.default
+                rule = "asynchronous runs have no rounds to which it could apply"
+                check(same, f"{known.name} = {value} with buffer_size", rule, "leave one of them out")
+
+
+def as_floats(made: Any) -> None:
+    """Numbers of a frozen dataclass that are declared as float become float: 300 and 300.0 are the same setting."""
+    for known in fields(made):
+        value = getattr(made, known.name)
+        if isinstance(known.default, float) and isinstance(value, int):
+            object.__setattr__(made, known.name, float(value))
+
+
+def about(kind: type[Any]) -> Mapping[str, Field[Any]]:
+    """The fields of a settings class by name."""
+    return {known.name: known for known in fields(kind)}

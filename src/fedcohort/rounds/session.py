@@ -1,0 +1,345 @@
+"""A session: a selector at work. It owns the seed, checks the contract on both sides, and writes the journal.
+
+::
+
+    session = Session(selector, cohort_size=10, seed=1)
+    cohort = session.ask(available)          # checked, and journalled before anything is sent
+    ...                                      # train, validate, aggregate: whoever runs the round
+    session.tell(result)                     # one row per dispatched client, whatever its outcome
+    session.close()
+
+In an asynchronous session clients stay out over several rounds: `ask` never asks them a second time, and `tell` has one
+row for each that has ended since, once.
+
+With a journal of an earlier process, `ask` and `tell` of rounds that are already in it must give the same record
+again, and are not written twice: going on after a crash is doing the lost rounds again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcohort import signals as catalogue
+from fedcohort.core.pack import pack
+from fedcohort.core.rng import generator
+from fedcohort.core.table import TableError
+from fedcohort.errors import (
+    BadParameter,
+    CohortError,
+    ContractError,
+    JournalDamaged,
+    MissingSignal,
+    OutOfTurn,
+    StateMismatch,
+    check,
+)
+from fedcohort.protocols import Prober, Selector
+from fedcohort.storage.journal import Journal
+from fedcohort.types import Array, Arrays, Cohort, Index, Outcome, Probed, Round, RoundResult, Signals
+
+Probe = Callable[[Index, frozenset[str]], Probed]
+PRIVACY = {f"P{level}": level for level in range(4)}
+
+
+class Session:
+    """One selector, one seed, one round after the other."""
+
+    def __init__(
+        self,
+        selector: Selector,
+        *,
+        cohort_size: int,
+        seed: int,
+        journal: Journal | None = None,
+        provides: frozenset[str] | None = None,
+        max_privacy: str = "P2",
+        asynchronous: bool = False,
+    ) -> None:
+        for name, value in (("cohort_size", cohort_size), ("seed", seed)):
+            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+            check(whole, f"{name} = {value!r}", "this is not a whole number", "give one")
+        check(cohort_size >= 1, f"cohort_size = {cohort_size}", "a cohort needs at least one client", "use 1 or more")
+        check(seed >= 0, f"seed = {seed}", "a seed must not be negative", "use 0 or a positive whole number")
+        check(
+            max_privacy in PRIVACY, f"max_privacy = {max_privacy!r}", "this is no privacy level", "use P0, P1, P2 or P3"
+        )
+        self.selector, self.cohort_size, self.seed, self.journal = selector, cohort_size, seed, journal
+        self.index = 0
+        self._asked: Round | None = None
+        self.asynchronous = asynchronous
+        self._out: Index = np.empty(0, np.int64)  # dispatched and not told yet
+        self._closed = False
+        self._written = _written(journal)
+        _check_needs(selector, provides, PRIVACY[max_privacy])
+
+    def ask(
+        self,
+        available: ArrayLike,
+        *,
+        population: int | None = None,
+        clock: float = 0.0,
+        profiles: Mapping[str, Array] | None = None,
+        probe: Probe | None = None,
+        size: int | None = None,
+    ) -> Cohort:
+        """Choose the next cohort. `probe` answers a selector's question: (clients, signal names) -> answers."""
+        self._in_turn(self._asked is None, "ask", "tell the result of the last round first")
+        slots = np.unique(_slots(available))
+        if self._out.size:
+            slots = np.setdiff1d(slots, self._out, assume_unique=True)
+        total = int(population if population is not None else (slots[-1] + 1 if slots.size else 0))
+        check(
+            slots.size == 0 or (slots[0] >= 0 and slots[-1] < total),
+            f"available slots up to {slots[-1] if slots.size else '-'}",
+            f"slots must be between 0 and {total - 1}",
+            "pass the population",
+        )
+        _check_ask(total, self.cohort_size if size is None else size, profiles)
+        needs = self.selector.needs
+        rnd = Round(
+            self.index, self.cohort_size if size is None else size, slots, total, clock, Signals(profiles, needs)
+        )
+        if isinstance(self.selector, Prober):
+            rnd = self._probed(rnd, probe)
+        cohort = self.selector.select(rnd, generator(self.seed, "select", self.index))
+        cohort = _checked(cohort, rnd, type(self.selector).__name__)
+        self._write("ask", _ask_arrays(rnd, cohort), {"clock": clock, "size": rnd.size, "population": total})
+        self._asked, self._out = rnd, np.union1d(self._out, cohort.clients)
+        return cohort
+
+    def tell(
+        self,
+        result: RoundResult,
+        metrics: Mapping[str, Any] | None = None,
+        reasons: Mapping[int, str] | None = None,
+    ) -> None:
+        """Learn from the round that was asked for. Metrics, and reasons per client, go to the journal only."""
+        self._in_turn(self._asked is not None, "tell", "ask for a cohort first")
+        assert self._asked is not None
+        _check_result(result, self.index, self._out, all_of_them=not self.asynchronous)
+        ordered = _ordered(result, self.selector.needs, self._asked.probed)
+        why = {str(client): reason for client, reason in (reasons or {}).items()}
+        meta = {"score": _json(result.score), "metrics": dict(metrics or {}), "reasons": why}
+        self._write("tell", _tell_arrays(ordered), meta)
+        self.selector.observe(ordered)
+        self._asked, self._out = None, np.setdiff1d(self._out, result.clients)
+        self.index += 1
+
+    def close(self) -> None:
+        """No more rounds. The journal says so; it stays readable."""
+        if not self._closed:
+            if self._asked is None:
+                self._write("close", {}, {"rounds": self.index})
+            self._closed = True
+
+    def state_dict(self) -> Arrays:
+        """The round and what the selector learned; only between rounds."""
+        self._in_turn(self._asked is None, "state_dict", "tell the result of the open round first")
+        own = {"index": np.array(self.index), **({"out": self._out} if self.asynchronous else {})}
+        return {**own, **{f"selector.{k}": v for k, v in self.selector.state_dict().items()}}
+
+    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        own = {k.removeprefix("selector."): v for k, v in arrays.items() if k.startswith("selector.")}
+        if set(arrays) - {f"selector.{k}" for k in own} != {"index", *(["out"] if self.asynchronous else [])}:
+            raise StateMismatch(f"keys {sorted(arrays)}", "this is not the state of a session", "load another file")
+        try:
+            self.selector.load_state_dict(own)
+        except TableError as error:
+            name = type(self.selector).__name__
+            raise StateMismatch(f"state of {name}", str(error), "use the selector and version that saved it") from None
+        self.index, self._asked = int(arrays["index"]), None
+        self._out = np.asarray(arrays["out"], np.int64).copy() if self.asynchronous else np.empty(0, np.int64)
+
+    def _probed(self, rnd: Round, probe: Probe | None) -> Round:
+        assert isinstance(self.selector, Prober)
+        wanted = np.unique(self.selector.probe(rnd, generator(self.seed, "probe", self.index)).astype(np.int64))
+        if wanted.size == 0:
+            return rnd
+        if not np.isin(wanted, rnd.available).all():
+            raise CohortError(
+                f"probe of {wanted[:10]}", "only available clients can be probed", "choose from available"
+            )
+        if probe is None:
+            raise MissingSignal(
+                f"selector {type(self.selector).__name__}", "it probes clients and nobody answers here", "pass probe="
+            )
+        answers = probe(wanted, catalogue.of_side(self.selector.needs, "probe"))
+        answers = Probed(answers.clients, answers.signals.restrict(self.selector.needs))
+        return Round(rnd.index, rnd.size, rnd.available, rnd.population, rnd.clock, rnd.profiles, answers)
+
+    def _in_turn(self, ok: bool, what: str, remedy: str) -> None:
+        if self._closed:
+            raise OutOfTurn(what, "the session is closed", "start a new one")
+        if not ok:
+            raise OutOfTurn(what, "ask and tell take turns", remedy)
+
+    def _write(self, kind: str, arrays: Arrays, meta: Mapping[str, Any]) -> None:
+        if self.journal is None:
+            return
+        known = self._written.pop((kind, self.index), None)
+        if known is None:
+            self.journal.append(kind, self.index, arrays, meta)
+        elif known != hashlib.sha256(pack(arrays, meta)).digest() and kind != "close":
+            raise JournalDamaged(
+                f"{kind} of round {self.index}",
+                "doing the round again gave another record than the journal holds",
+                "resume with the program, data and seed that started the run",
+            )
+
+
+def _written(journal: Journal | None) -> dict[tuple[str, int], bytes]:
+    if journal is None:
+        return {}
+    return {(r.kind, r.round): hashlib.sha256(r.body).digest() for r in journal.records() if r.kind != "open"}
+
+
+def _check_needs(selector: Selector, provides: frozenset[str] | None, level: int) -> None:
+    name = type(selector).__name__
+    for signal in sorted(selector.needs):
+        known = catalogue.get(signal)
+        if known.privacy > level:
+            raise MissingSignal(
+                f"selector {name} reads {signal!r} (privacy P{known.privacy})",
+                f"at most P{level} is allowed here",
+                f"allow it with max_privacy='P{known.privacy}' or choose another selector",
+            )
+        if provides is not None and signal not in provides:
+            raise MissingSignal(
+                f"selector {name} reads {signal!r}",
+                "nobody provides this signal here",
+                "choose another task or selector",
+            )
+
+
+def _slots(available: ArrayLike) -> Index:
+    """Slots as they were given, or the reason why they are none."""
+    given = np.asarray(available)
+    whole = given.ndim == 1 and (given.size == 0 or given.dtype.kind in "iu")
+    check(whole, f"available of {given.dtype}{given.shape}", "this is no list of slots", "give whole numbers from 0")
+    return given.astype(np.int64)
+
+
+def _check_ask(population: int, size: int, profiles: Mapping[str, Array] | None) -> None:
+    check(size >= 0, f"size = {size}", "a cohort cannot have fewer than no clients", "use 0 or more")
+    for name, column in (profiles or {}).items():
+        check(
+            np.ndim(column) >= 1 and len(column) >= population,
+            f"profile {name!r} of shape {np.shape(column)}",
+            f"one row per slot is needed, and there are {population}",
+            "give a row for every slot, or pass the population",
+        )
+
+
+def _checked(cohort: Cohort, rnd: Round, name: str) -> Cohort:
+    """The cohort with clean types, or the reason why it breaks the contract."""
+    clients = np.asarray(cohort.clients)
+    if clients.ndim != 1 or (clients.size and clients.dtype.kind not in "iu"):
+        raise CohortError(
+            f"{name} chose {clients.dtype}{clients.shape}", "a cohort is a list of slots", "return integers"
+        )
+    clients = clients.astype(np.int64)
+    if np.unique(clients).size != clients.size:
+        raise CohortError(f"{name} chose {clients[:20]}", "each client at most once", "draw without replacement")
+    if not np.isin(clients, rnd.available).all():
+        raise CohortError(f"{name} chose {clients[:20]}", "only available clients", "choose from round.available")
+    if clients.size > rnd.size:
+        raise CohortError(f"{name} chose {clients.size} clients", f"at most {rnd.size} were asked for", "choose fewer")
+    columns = {
+        **cohort.directives,
+        **cohort.why,
+        **({} if cohort.inclusion is None else {"inclusion": cohort.inclusion}),
+    }
+    for key, value in columns.items():
+        if np.shape(value)[:1] != clients.shape:
+            raise CohortError(
+                f"{name}'s column {key!r}", "it needs one entry per chosen client", "align it with clients"
+            )
+    return Cohort(clients, cohort.directives, cohort.inclusion, cohort.why)
+
+
+def _check_result(result: RoundResult, index: int, out: Index, *, all_of_them: bool) -> None:
+    if result.index != index:
+        raise OutOfTurn(f"result of round {result.index}", f"round {index} is open", "tell the rounds in order")
+    rows = result.clients.size
+    once = np.unique(result.clients).size == rows and bool(np.isin(result.clients, out).all())
+    if not once or (all_of_them and rows != out.size):
+        raise ContractError(
+            f"{rows} rows for {out.size} dispatched clients",
+            "one row for each of them, whatever its outcome" + ("" if all_of_them else ", when it has ended"),
+            "add them" if once else "leave out whoever was not dispatched or was told before",
+        )
+    if result.outcome.shape != (rows,) or result.duration.shape != (rows,):
+        raise ContractError("outcome or duration", "one entry per dispatched client", "align them with clients")
+    if not np.isin(result.outcome, list(Outcome)).all():
+        raise BadParameter("an outcome", "it must be one of the five", "use fedcohort.types.Outcome")
+    if not (np.isfinite(result.duration) & (np.asarray(result.duration) >= 0)).all():
+        raise BadParameter("a duration", "it must be finite and not negative", "measure it at the server")
+    for name, column in result.signals.columns().items():
+        if np.shape(column)[:1] != (rows,):
+            raise ContractError(f"signal {name!r}", "one row per dispatched client", "align it with clients")
+
+
+def _ordered(result: RoundResult, needs: frozenset[str], probed: Probed | None) -> RoundResult:
+    """Rows in ascending client order, signals blanked where nobody replied and restricted to what was declared."""
+    order = np.argsort(result.clients, kind="stable")
+    silent = ~result.replied[order]
+    columns = {}
+    for name, column in result.signals.columns().items():
+        if name not in needs:
+            continue
+        value = np.array(column[order])
+        value[silent] = np.nan if value.dtype.kind == "f" else 0
+        columns[name] = value
+    return RoundResult(
+        index=result.index,
+        clients=result.clients[order].astype(np.int64),
+        outcome=result.outcome[order].astype(np.int8),
+        duration=np.asarray(result.duration, np.float64)[order],
+        signals=Signals(columns, needs),
+        score=float(result.score),
+        probed=probed,
+        model=result.model if "model" in needs else None,
+    )
+
+
+def _ask_arrays(rnd: Round, cohort: Cohort) -> Arrays:
+    arrays: Arrays = {"clients": cohort.clients}
+    everybody = rnd.available.size == rnd.population
+    arrays["available"] = np.empty(0, np.int64) if everybody else rnd.available
+    arrays["everybody"] = np.array(everybody)
+    arrays.update({f"directive.{k}": np.asarray(v) for k, v in cohort.directives.items()})
+    arrays.update({f"why.{k}": np.asarray(v) for k, v in cohort.why.items()})
+    if cohort.inclusion is not None:
+        arrays["inclusion"] = np.asarray(cohort.inclusion)
+    if rnd.probed is not None:
+        arrays["probed"] = rnd.probed.clients
+        arrays.update({f"probe.{k}": v for k, v in _light(rnd.probed.signals.columns()).items()})
+    return arrays
+
+
+def _tell_arrays(result: RoundResult) -> Arrays:
+    arrays: Arrays = {"clients": result.clients, "outcome": result.outcome, "duration": result.duration}
+    arrays.update({f"signal.{k}": v for k, v in _light(result.signals.columns()).items()})
+    return arrays
+
+
+def _light(columns: Mapping[str, Array]) -> Arrays:
+    """Model-sized vectors go into the journal as digests: the server can make them again, and they are large."""
+    out: Arrays = {}
+    for name, value in columns.items():
+        if value.ndim > 1 and catalogue.get(name).bytes <= 0 and name != "insight":
+            digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).digest()
+            out[f"{name}.sha256"] = np.frombuffer(digest, np.uint8)
+        else:
+            out[name] = value
+    return out
+
+
+def _json(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,1 @@
+"""Around any selector: warm-up, exploration, quotas, floors, caps, cool-down, blocklist."""

@@ -1,0 +1,25 @@
+"""What a simulated run needs to know beside its four objects."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+from fedcohort.core.constraints import Count, CountOrZero, Interval, Positive
+from fedcohort.rounds.policy import Privacy, RoundPolicy, setting
+
+Norm = Annotated[float, Interval(0, ends="(]", example="no limit: leave it out")]
+
+
+@dataclass(frozen=True)
+class RunSettings(RoundPolicy):
+    """The policy of the rounds, how many of them, and what is measured and allowed."""
+
+    rounds: Count = setting(50, "number of rounds")
+    seed: CountOrZero = setting(0, "the seed of everything random in this run")
+    evaluate_every: Count = setting(1, "rounds between evaluations on the test set")
+    lr_decay: Positive = setting(1.0, "factor on the learning rate after every round")
+    max_privacy: Privacy = setting("P2", "highest privacy level a selector may read")
+    max_norm: Norm = setting(math.inf, "updates of a larger norm are rejected")
+    snapshot_every: Count = setting(1, "rounds between two snapshots that a run can be resumed from")

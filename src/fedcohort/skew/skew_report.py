@@ -1,0 +1,141 @@
+"""What the analytics found: one row per client, and what may be said about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.core.stats import rank
+from fedcohort.errors import check
+from fedcohort.skew.confidence import comparisons_needed, confidence_of, radius, settled_after
+from fedcohort.types import Arrays, Index, Mask, Real
+
+Double = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SkewReport:
+    """Clients by skewness. Rank 1 is the least skewed; arrays have one entry per client."""
+
+    task: str
+    world: str
+    rounds: int
+    samples: Index  # M_i
+    compared: Index  # n_i: rounds in which the client was compared with others
+    win_share: Double  # w_i: mean share of the others in its rounds that it beat; NaN where never compared
+    q: Double  # Q_i over the median Q of its rounds, mean; NaN where never compared
+    share: float = 0.4  # which part counts as the least skewed (FedACS's lambda)
+    delta: float = 0.05  # allowed probability of being wrong
+    independent: bool = True  # rounds were: fresh cohorts and fresh models
+    truth: Real | None = None  # distance of the true class mix from everybody's, in bits, where all labels are at hand
+
+    @property
+    def population(self) -> int:
+        """How many clients there are."""
+        return int(self.samples.size)
+
+    @property
+    def known(self) -> Mask:
+        """Who was compared at all."""
+        return np.greater(self.compared, 0)
+
+    @cached_property
+    def rank(self) -> Double:
+        """1 for the least skewed: by duels won, then by Q; equal clients share their mean rank. NaN: never compared."""
+        at = np.flatnonzero(self.known)
+        _, first = np.unique(-self.win_share[at], return_inverse=True)
+        q = rank(self.q[at])
+        out = np.full(self.population, np.nan)
+        out[at] = rank(first + q / (2.0 * max(at.size, 1))) + 1
+        return out
+
+    @cached_property
+    def border(self) -> float:
+        """The share of duels won that divides the least skewed from the rest: halfway between the two at the cut."""
+        shares = np.sort(self.win_share[self.known])[::-1]
+        k = self._kept
+        if k == 0 or k >= shares.size:
+            return math.nan
+        return float(shares[k - 1] + shares[k]) / 2
+
+    @cached_property
+    def confidence(self) -> Double:
+        """Lower bound on the probability that the client is on the right side of the border (Hoeffding, one side)."""
+        if math.isnan(self.border):
+            return np.where(self.known, 1.0, 0.0)  # everybody is on the same side
+        gap = np.where(self.known, np.abs(self.win_share - self.border), 0.0)
+        return confidence_of(gap, self.compared)
+
+    @property
+    def radius(self) -> Double:
+        """Aggregator the width of the interval around each win share; together they hold with probability 1 - delta."""
+        return radius(self.compared, self.delta, max(self.population, 1))
+
+    @cached_property
+    def settled(self) -> Mask:
+        """Whose side of the border is certain up to delta, each for itself."""
+        return np.greater_equal(self.confidence, 1 - self.delta)
+
+    def best(self, share: float | None = None) -> Index:
+        """The clients of the least skewed share, best first."""
+        check(share is None or 0 <= share <= 1, f"share = {share}", "a share lies in [0, 1]", "use e.g. 0.4")
+        return self.order()[: self._kept if share is None else round(share * int(self.known.sum()))]
+
+    def order(self) -> Index:
+        """Compared clients from the least to the most skewed."""
+        return np.argsort(self.rank, kind="stable")[: int(self.known.sum())]
+
+    def needed(self, eps: float = 0.1, delta: float | None = None) -> int:
+        """How often every client must be compared so that all win shares are within eps with probability 1 - delta."""
+        return comparisons_needed(eps, self.delta if delta is None else delta, max(self.population, 1))
+
+    def statement(self) -> str:
+        """What may be said with confidence, in a few lines."""
+        known, n = int(self.known.sum()), self.compared[self.known]
+        if known == 0:
+            return "No client was compared with another: nothing can be said."
+        often = f"{n.min()}" if n.min() == n.max() else f"{n.min()} to {n.max()}"
+        lines = [f"{known} of {self.population} clients were compared, each in {often} of {self.rounds} rounds."]
+        wide = float(self.radius[self.known].max())
+        sure = f"{1 - self.delta:.0%}"
+        lines.append(
+            f"With probability {sure} every share of duels won is within {wide:.2f} of its expectation (Hoeffding, all "
+            f"clients at once); within 0.10 it needs {self.needed(0.1)} comparisons of each client."
+        )
+        if not math.isnan(self.border):
+            lines += self._about_the_border(sure, known)
+        if not self.independent:
+            lines.append("One model was trained on: rounds are not independent, and the bounds are approximate.")
+        return "\n".join(lines)
+
+    def columns(self) -> Arrays:
+        """The table as arrays, in rank order, compared clients first."""
+        order = np.concatenate([self.order(), np.flatnonzero(~self.known)])
+        out: Arrays = {"client": order, "samples": self.samples[order], "q": self.q[order], "rank": self.rank[order]}
+        out |= {"win_share": self.win_share[order], "compared": self.compared[order]}
+        out |= {"confidence": self.confidence[order], "settled": self.settled[order]}
+        return out if self.truth is None else {**out, "truth": self.truth[order]}
+
+    @property
+    def _kept(self) -> int:
+        return round(self.share * int(self.known.sum()))
+
+    def _about_the_border(self, sure: str, known: int) -> list[str]:
+        settled = int((self.settled & self.known).sum())
+        wrong = float((1 - self.confidence[self.known]).sum())
+        lines = [
+            f"Least skewed {self.share:.0%}: {self._kept} clients that win more than {self.border:.2f} of their duels. "
+            f"{settled} of {known} clients are on their side of this border with {sure} confidence each."
+        ]
+        joint = "no more than half a client" if wrong < 0.5 else f"at most {wrong:.1f}"
+        lines.append(f"Expected number on the wrong side: {joint} (sum of the bounds).")
+        need = settled_after(np.abs(self.win_share[self.known] - self.border), self.delta)
+        if settled < known:
+            typical = float(np.median(need))
+            often = f"{typical:.0f} comparisons" if math.isfinite(typical) else "more comparisons than can be counted"
+            lines.append(f"To settle half of the clients takes {often} of each.")
+        return lines

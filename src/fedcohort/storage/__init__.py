@@ -1,0 +1,1 @@
+"""The only room with SQL and file names: journal, segments, snapshots, disk."""

@@ -1,0 +1,95 @@
+"""Snapshots: everything needed to go on from a round, in two generations, each with a digest.
+
+A snapshot is a pack followed by its SHA-256. It is written to a temporary file, synced, renamed, and the folder
+synced; the one before stays until the next. A damaged newest one is passed over for the one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedcohort.core.pack import PackError, pack, unpack
+from fedcohort.errors import StoreError
+from fedcohort.storage.disk import DISK, Disk
+from fedcohort.types import Array, Arrays
+
+GENERATIONS = 2
+
+
+class Snapshots:
+    """The snapshots of one run, in a folder of their own."""
+
+    def __init__(self, folder: Path, disk: Disk = DISK) -> None:
+        self.folder, self.disk = folder, disk
+
+    def save(self, index: int, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
+        """Keep the state after round `index`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        data = pack(arrays, {**meta, "round": index})
+        write_durably(self._path(index), data + hashlib.sha256(data).digest(), self.disk)
+        for old in self._rounds()[:-GENERATIONS]:
+            self.disk.unlink(self._path(old))
+
+    def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
+        """The newest snapshot that checks out: (round, arrays, meta), or None."""
+        for index in reversed(self._rounds()):
+            found = self._read(index)
+            if found is not None:
+                return index, *found
+        return None
+
+    def at(self, index: int) -> tuple[Arrays, dict[str, Any]] | None:
+        """The snapshot after round `index`: (arrays, meta), or None where it is missing or damaged."""
+        return self._read(index) if self._path(index).exists() else None
+
+    def check(self) -> int:
+        """How many snapshots there are; raises when one of them does not check out."""
+        for index in self._rounds():
+            if self._read(index) is None:
+                raise StoreError(
+                    f"snapshot {self._path(index)}",
+                    "its digest does not fit",
+                    "delete it: the run goes on from another",
+                )
+        return len(self._rounds())
+
+    def _read(self, index: int) -> tuple[Arrays, dict[str, Any]] | None:
+        data = self._path(index).read_bytes()
+        if hashlib.sha256(data[:-32]).digest() != data[-32:]:
+            return None
+        try:
+            arrays, meta = unpack(data[:-32])
+        except PackError:
+            return None
+        return (arrays, meta) if meta.get("round") == index else None
+
+    def _path(self, index: int) -> Path:
+        return self.folder / f"round-{index:08d}.snapshot"
+
+    def _rounds(self) -> list[int]:
+        found = self.folder.glob("round-*.snapshot") if self.folder.is_dir() else []
+        return sorted(int(p.stem.removeprefix("round-")) for p in found if p.stem.removeprefix("round-").isdigit())
+
+
+def write_durably(path: Path, data: bytes, disk: Disk = DISK) -> None:
+    """Replace a file so that after a crash it holds either the old or the new bytes."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        disk.write(part, data)
+        disk.sync(part)
+        disk.replace(part, path)
+        disk.sync_folder(path.parent)
+    except OSError as error:
+        if part.is_file():
+            disk.unlink(part)
+        raise StoreError(
+            f"file {path}", f"it could not be written ({error.strerror})", "free some space and resume"
+        ) from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in this folder survive a power cut."""
+    DISK.sync_folder(folder)

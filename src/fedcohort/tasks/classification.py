@@ -1,0 +1,294 @@
+"""Classification: a dataset, a model and local training; before (`ClassificationSpec`) and after it met a world."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.core.rng import generator
+from fedcohort.data import dataset as datasets
+from fedcohort.data.splits import WAYS, Split, server_split, with_test
+from fedcohort.engines.factory import choose
+from fedcohort.engines.interface import ClientData, Engine
+from fedcohort.engines.losses import CROSS_ENTROPY, cross_entropy, log_softmax, robust_of
+from fedcohort.engines.networks import Network
+from fedcohort.errors import ContractError, UnknownName, check
+from fedcohort.protocols import Trained, World
+from fedcohort.signals import SIGNALS, of_side
+from fedcohort.tasks.client_evaluator import ArrayClientEvaluator
+from fedcohort.tasks.scores import scores
+from fedcohort.types import Arrays, Index, Model, Plan, Real
+
+Factory = Callable[[], Any]  # makes a torch.nn.Module
+SERVER_SPLITS = ("validation", "unlabelled")
+PROVIDES = of_side(SIGNALS, "client") | of_side(SIGNALS, "probe")
+
+
+@dataclass(frozen=True)
+class ClassificationSpec:
+    """A classification task of the catalogue, or of your own.
+
+    The test set is never used for choosing anything. `validation` and `unlabelled` are shares of the training data
+    that stay at the server; of what is left, a share `unused` is put away (for smaller experiments), and the rest is
+    the pool that a world hands out.
+    """
+
+    name: str
+    dataset: str | datasets.Dataset
+    model: Network | Factory
+    default: Plan = field(default_factory=Plan)
+    validation: float = 0.1
+    unlabelled: float = 0.0
+    unused: float = 0.0
+    test: float = 0.2  # cut from the data only where the dataset has no test set of its own
+    recut: bool = False  # cut a new test set although the dataset has one
+    split: str = "class"  # how to cut: "class", "owner" (whole owners) or "within" (a share of every owner)
+    normal: tuple[float, float] = (0.0, 1.0)  # mean and deviation to take out, where the dataset leaves them in
+    seed: int = 0  # of the cuts
+    root: Path | None = None  # data folder
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("validation", "unlabelled", "unused", "test"):
+            share = getattr(self, name)
+            check(_number(share), f"{name} = {share!r}", "a share is a number", "choose e.g. 0.1")
+            check(0.0 <= share < 1.0, f"{name} = {share}", "a share lies in [0, 1)", "choose e.g. 0.1")
+        total = self.validation + self.unlabelled
+        check(total < 1.0, f"server shares of {total}", "something must be left for the clients", "lower them")
+        whole = isinstance(self.seed, int) and not isinstance(self.seed, bool) and self.seed >= 0
+        check(whole, f"seed = {self.seed!r}", "must be a whole number from 0", "change it")
+        pair = isinstance(self.normal, (tuple, list)) and len(self.normal) == 2 and all(map(_number, self.normal))
+        check(pair, f"normal = {self.normal!r}", "two numbers are needed", "give (mean, deviation)")
+        check(self.normal[1] > 0.0, f"normal = {self.normal}", "a deviation is positive", "give (mean, deviation)")
+        if self.split not in WAYS:
+            raise UnknownName.among("split", str(self.split), WAYS)
+        path = self.root is None or isinstance(self.root, (str, Path))
+        check(path, f"root = {self.root!r}", "the data folder is a path", "write it in quotes")
+
+    @cached_property
+    def data(self) -> datasets.Dataset:
+        """The dataset, with a test set."""
+        given = datasets.load(self.dataset, self.root) if isinstance(self.dataset, str) else self.dataset
+        return with_test(given, self.test, self.split, self.seed, self.recut)
+
+    @cached_property
+    def parts(self) -> Split:
+        """Which training rows are the pool, which stay at the server."""
+        return server_split(self.data, self.validation, self.unlabelled, self.split, self.seed, self.unused)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return self.data.classes
+
+    def labels(self) -> Index:
+        """True labels of the pool."""
+        return self.data.y[self.parts.pool]
+
+    def owners(self) -> Index | None:
+        """Natural owner of each pool sample, numbered 0 .. C - 1; None where the data name none."""
+        if self.data.client is None:
+            return None
+        return np.unique(self.data.client[self.parts.pool], return_inverse=True)[1].astype(np.int64)
+
+    def activities(self) -> Index | None:
+        """Kind of activity of each pool sample, where the data tell more than the label."""
+        return None if self.data.activity is None else np.asarray(self.data.activity[self.parts.pool], np.int64)
+
+    def features(self, split: str) -> NDArray[np.float32]:
+        """Model inputs of "pool", "validation", "unlabelled" or "test"."""
+        if split == "test":
+            x = self.data.features(test=True)
+        elif split in ("pool", "validation", "unlabelled"):
+            x = self.data.features(getattr(self.parts, split))
+        else:
+            raise UnknownName.among("split", split, ("test", "validation", "unlabelled"))
+        if self.normal != (0.0, 1.0):
+            x -= np.float32(self.normal[0])
+            x /= np.float32(self.normal[1])
+        return x.reshape(len(x), *self.model.input_shape) if isinstance(self.model, Network) else x
+
+    def answers(self, split: str) -> Index:
+        """True labels of "validation" or "test"."""
+        return self.data.y_test if split == "test" else self.data.y[getattr(self.parts, split)]
+
+    @cached_property
+    def pool(self) -> NDArray[np.float32]:
+        """Model inputs of the pool, held once for all worlds."""
+        return self.features("pool")
+
+    def bind(self, world: World, *, engine: str = "auto", workers: int = 0) -> BoundClassification:
+        """The task on this world's clients."""
+        return BoundClassification(self, world, engine=engine, workers=workers)
+
+
+class BoundClassification:
+    """A classification task on the clients of one world."""
+
+    provides = PROVIDES
+
+    def __init__(self, spec: ClassificationSpec, world: World, *, engine: str = "auto", workers: int = 0) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.classes = spec.classes
+        top = max((int(p.index.max(initial=-1)) for p in (world.train, world.validation)), default=-1)
+        if world.classes != spec.classes or top >= len(spec.parts.pool):
+            value = f"world {world.name!r} with {world.classes} classes and samples up to {top}"
+            rule = f"task {spec.name!r} has {spec.classes} classes and {len(spec.parts.pool)} samples in its pool"
+            raise ContractError(value, rule, "make the world from this task's labels()")
+        self._data = ClientData(spec.pool, world.train, world.validation, spec.classes)
+        self.engine: Engine = choose(spec.model, self._data, engine, workers)
+        self._evaluator = ArrayServerEvaluator(spec, self.engine)
+
+    @property
+    def last_layer(self) -> slice:
+        """Where the last layer sits in the flat parameters."""
+        if isinstance(self.spec.model, Network):
+            return self.spec.model.last_layer
+        return cast(slice, getattr(self.engine, "last_layer", slice(0, self.engine.n_params)))
+
+    def initial(self, rng: np.random.Generator) -> Model:
+        """A fresh model, drawn from this generator alone."""
+        if isinstance(self.spec.model, Network):
+            return Model(self.spec.model.initial(rng))
+        from fedcohort.engines.torch_reference import initial
+
+        return initial(self.spec.model, rng)
+
+    def plan(self) -> Plan:
+        """The task's default local training."""
+        return self.spec.default
+
+    def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
+        """Train each of these clients from the same model."""
+        self._evaluator.buffers = model.buffers
+        return self.engine.train(model, clients, plan)
+
+    def probe(self, model: Model, clients: Index, signals: frozenset[str], plan: Plan) -> Arrays:
+        """Measure probe-side signals of this model at these clients."""
+        out: Arrays = {}
+        if signals & {"probe_loss", "probe_accuracy"}:
+            stats = self.engine.losses(model, clients, "train", CROSS_ENTROPY)
+            out |= {"probe_loss": stats.loss, "probe_accuracy": stats.accuracy}
+        if "probe_val_loss" in signals:
+            out["probe_val_loss"] = self.engine.losses(model, clients, "validation", CROSS_ENTROPY).loss
+        if "probe_robust_loss" in signals:
+            out["probe_robust_loss"] = self.engine.losses(model, clients, "train", robust_of(plan.objective)).loss
+        if "probe_batch_loss" in signals:
+            out["probe_batch_loss"] = self._batch_losses(model, clients, plan)
+        if "probe_grad_norm" in signals:
+            squares = np.square(self.engine.gradients(model, clients), dtype=np.float64)
+            out["probe_grad_norm"] = np.sqrt(squares.sum(axis=1))
+        if "probe_weights" in signals:
+            once = replace(plan, epochs=1, correction=None, measure=frozenset())
+            out["probe_weights"] = model.params + self.engine.train(model, clients, once).updates.delta
+        return {name: value for name, value in out.items() if name in signals}
+
+    def evaluate(self, model: Model, split: str, *, per_class: bool = False) -> dict[str, float]:
+        """accuracy, loss, macro_f1 (and f1 of class 1 for two classes) on "test" or "validation"."""
+        if split not in ("test", "validation"):
+            raise UnknownName.among("split", split, ("test", "validation"))
+        logits = self._evaluator.evaluate(model, split)
+        return scores(logits, self.spec.answers(split), per_class=per_class)
+
+    def client_accuracy(self, model: Model) -> NDArray[np.float64]:
+        """Accuracy at every client: on its validation part, on its training part where it has none, else NaN."""
+        everybody = np.arange(self._data.train.sizes.size)
+        held = self.engine.losses(model, everybody, "validation", CROSS_ENTROPY).accuracy
+        bare = np.flatnonzero(np.isnan(held))
+        if bare.size:
+            held[bare] = self.engine.losses(model, bare, "train", CROSS_ENTROPY).accuracy
+        return held
+
+    def server_evaluator(self) -> ArrayServerEvaluator:
+        """What methods may compute at the server."""
+        return self._evaluator
+
+    def client_evaluator(self) -> ArrayClientEvaluator:
+        """What a method's client half may compute at home beyond training."""
+        return ArrayClientEvaluator(self.engine, self._data)
+
+    def close(self) -> None:
+        """Give back the engine's threads and processes."""
+        self.engine.close()
+
+    def _batch_losses(self, model: Model, clients: Index, plan: Plan) -> NDArray[np.float64]:
+        """Cross-entropy on one mini-batch each, drawn per (seed, round, client)."""
+        part, out = self._data.train, np.full(clients.size, np.nan)
+        for i, k in enumerate(clients.tolist()):
+            owned = np.arange(part.start[k], part.start[k + 1])
+            if not owned.size:
+                continue
+            rng = generator(plan.seed, "probe-batch", plan.round, k)
+            batch = rng.choice(owned, min(plan.batch_size, owned.size), replace=False)
+            logits = self.engine.logits(model.params[None], self._data.x[part.index[batch]], _rows(model.buffers))[0]
+            out[i] = cross_entropy(log_softmax(np.asarray(logits, np.float64)), part.label[batch]).mean()
+        return out
+
+
+class ArrayServerEvaluator:
+    """The server's own data and the model's forward and backward pass.
+
+    For models with buffers the logits use those of the model that was last sent out for training.
+    """
+
+    def __init__(self, spec: ClassificationSpec, engine: Engine) -> None:
+        self.classes = spec.classes
+        self.buffers: Real = np.empty(0, np.float32)
+        self._spec = spec
+        self._engine = engine
+        self._held: dict[str, NDArray[np.float32]] = {}
+
+    def size(self, split: str) -> int:
+        """Samples in "validation" or "unlabelled"; no other split exists here."""
+        return len(getattr(self._spec.parts, split)) if split in SERVER_SPLITS else 0
+
+    def labels(self, split: str) -> Index:
+        """True labels of the validation split; the unlabelled split has none to give."""
+        check(split == "validation", f"labels of {split!r}", "only the validation split is labelled", "use it")
+        return self._spec.answers(split)
+
+    def logits(self, params: Real, split: str) -> Real:
+        """Logits of k models, given as (k, p), on the whole split: (k, n, classes)."""
+        return self._logits(params, _server_side(split), _rows(self.buffers))
+
+    def gradient(self, params: Real, split: str, rows: Index, target: Real) -> tuple[float, Real]:
+        """Mean soft-target cross-entropy on these rows and its gradient (p,)."""
+        return self._engine.soft_gradient(params, self._features(_server_side(split))[rows], target)
+
+    def evaluate(self, model: Model, split: str) -> Real:
+        """Logits (n, classes) of one model with its own buffers; the test split too, for evaluation only."""
+        found: Real = self._logits(model.params[None], split, _rows(model.buffers))[0]
+        return found
+
+    def _logits(self, params: Real, split: str, buffers: Real | None) -> Real:
+        x = self._features(split)
+        if not len(x):  # a share of zero, or hardly any data: engines are spared empty batches
+            return np.zeros((len(params), 0, self.classes), np.float32)
+        return np.asarray(self._engine.logits(params, x, buffers))
+
+    def _features(self, split: str) -> NDArray[np.float32]:
+        if split not in self._held:
+            self._held[split] = self._spec.features(split)
+        return self._held[split]
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _server_side(split: str) -> str:
+    if split not in SERVER_SPLITS:
+        raise UnknownName.among("split", split, SERVER_SPLITS)
+    return split
+
+
+def _rows(buffers: Real) -> Real | None:
+    return buffers[None] if buffers.size else None

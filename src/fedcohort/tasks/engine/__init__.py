@@ -1,1 +1,0 @@
-"""One seam, several engines that must agree."""

@@ -1,6 +1,0 @@
-"""The fused engine: Numba kernels, samples innermost, one client per thread. Import it only where it is chosen."""
-
-from .engine import FusedEngine
-from .layout import stages_of
-
-__all__ = ["FusedEngine", "stages_of"]

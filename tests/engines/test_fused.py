@@ -1,0 +1,301 @@
+"""The fused engine against float64 PyTorch: every layer kind, every feature of a plan, and bad luck.
+
+Tolerance: float32 rounding of one pass is about 1e-6 of the largest gradient entry; over a few local steps at these
+rates it grows to a few 1e-5 of the largest update. 2e-4 is far above that and far below any real mistake.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedcohort.engines import losses as objectives
+from fedcohort.engines.fused import FusedEngine
+from fedcohort.engines.interface import ClientData
+from fedcohort.engines.networks import Conv, Flatten, Linear, MaxPool, Network, ReLU, lenet, mlp
+from fedcohort.errors import BadParameter, TrainingError
+from fedcohort.types import Model, Objective, Plan
+
+from . import oracle
+
+TINY = lenet((1, 8, 8), (4, 7), 3, (12,), 5, padding=1)
+NETWORKS = {
+    "softmax": mlp(7, classes=3),
+    "mlp": mlp(20, 13, 9, classes=4),
+    "tiny": TINY,
+    "tutorial": lenet((3, 32, 32), (6, 16), 5, (120, 84), 10),
+    "odd sides, pool drops a row": lenet((2, 11, 9), (5,), 2, (), 3),
+    "kernel 7, padding 3": lenet((3, 9, 9), (3, 2), 7, (6,), 4, padding=3),
+    "no pool, no relu": Network((2, 6, 5), (Conv(3, 3), Conv(9, 1), ReLU(), Flatten(), Linear(4))),
+    "pool of 3 before relu": Network((1, 10, 10), (Conv(10, 4, 1), MaxPool(3), ReLU(), Flatten(), Linear(6))),
+    "rows of 15 and 7 vectors": Network(
+        (3, 9, 8), (Conv(34, 3), ReLU(), Conv(50, 3), MaxPool(2), ReLU(), Conv(5, 1), Flatten(), Linear(3))
+    ),
+    "rows of 8 and 3 vectors": Network(
+        (5, 12, 12), (Conv(9, 4, 2), MaxPool(2), ReLU(), Conv(3, 4), ReLU(), Conv(17, 3), Flatten(), Linear(4))
+    ),
+    "flat image": Network((2, 4, 4), (Flatten(), Linear(11), ReLU(), Linear(3))),
+}
+SIZES = [1, 20, 70, 9]
+
+
+def close(found, true, tolerance=2e-4):
+    np.testing.assert_allclose(found, true, rtol=0, atol=tolerance * max(np.abs(true).max(), 1e-12))
+
+
+def setting(network, sizes=SIZES, seed=3):
+    return oracle.body(network, sizes), Model(network.initial(np.random.default_rng(seed)))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_and_losses_of_every_network(name):
+    network = NETWORKS[name]
+    data, model = setting(network, [1, 3, 9, 50, 130])
+    engine = FusedEngine(network, data, 2)
+    everyone = np.arange(5)
+    found = engine.gradients(model, everyone)
+    stats = engine.losses(model, everyone, "train", objectives.CROSS_ENTROPY)
+    for k in everyone:
+        close(found[k], oracle.gradient(network, data, model.params, k), 1e-5)
+        each, right = oracle.look(network, data, model.params, k, objectives.CROSS_ENTROPY)
+        assert stats.loss[k] == pytest.approx(each.mean(), rel=1e-5)
+        assert stats.square[k] == pytest.approx((each**2).mean(), rel=1e-5)
+        assert stats.accuracy[k] == pytest.approx(right.mean(), abs=1e-6)
+    close(engine.gradients(model, everyone, last_layer=True), found[:, network.last_layer], 1e-6)
+    engine.close()
+
+
+def test_gradient_by_finite_differences():
+    """(L(w + h e) - L(w - h e)) / 2h for some weights of every tensor, with the engine's own losses."""
+    network = TINY
+    data, model = setting(network, [40])
+    engine = FusedEngine(network, data, 1)
+    only = np.array([0])
+    gradient = engine.gradients(model, only)[0]
+    rng = np.random.default_rng(0)
+    for tensor in network.tensors:
+        for i in rng.integers(tensor.start, tensor.stop, 2):
+            ends = []
+            for h in (1e-2, -1e-2):
+                moved = model.params.copy()
+                moved[i] += h
+                ends.append(engine.losses(Model(moved), only, "train", objectives.CROSS_ENTROPY).loss[0])
+            slack = 1e-2 * float(np.abs(gradient).max())  # kinks of ReLU and pool, and the curvature over h
+            assert gradient[i] == pytest.approx((ends[0] - ends[1]) / 2e-2, abs=slack)
+
+
+PLANS = {
+    "plain": Plan(epochs=2, batch_size=16, lr=0.1),
+    "batch above a block": Plan(epochs=2, batch_size=100, lr=0.1),
+    "single samples": Plan(epochs=1, batch_size=1, lr=0.02),
+    "momentum, decay": Plan(epochs=3, batch_size=16, lr=0.05, momentum=0.9, weight_decay=0.02),
+    "adam": Plan(epochs=2, batch_size=16, lr=0.002, optimiser="adam", weight_decay=0.01),
+    "prox": Plan(epochs=3, batch_size=16, lr=0.1, prox=0.5),
+    "smoothing": Plan(epochs=2, batch_size=16, lr=0.1, objective=objectives.label_smoothing(0.2)),
+    "flash": Plan(epochs=2, batch_size=16, lr=0.05, objective=objectives.flash_robust(0.7, 2.0)),
+    "symmetric": Plan(epochs=2, batch_size=16, lr=0.05, objective=objectives.symmetric_ce(0.3, 1.5, -6.0)),
+    "per client": Plan(epochs=np.array([1, 3, 2, 4]), batch_size=16, lr=np.array([0.1, 0.02, 0.05, 0.2]), seed=9),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_training_equals_pytorch(name):
+    check_training(TINY, PLANS[name])
+
+
+@pytest.mark.parametrize("name", ["tutorial", "mlp"])
+def test_training_of_other_networks(name):
+    check_training(NETWORKS[name], Plan(epochs=1, batch_size=50, lr=0.05, momentum=0.5))
+
+
+@pytest.mark.parametrize("rows", [None, len(SIZES)])
+def test_correction_and_sample_weights(rows):
+    rng = np.random.default_rng(5)
+    shape = (TINY.n_params,) if rows is None else (rows, TINY.n_params)
+    weight = {k: rng.random(SIZES[k]).astype(np.float32) * 2 for k in (1, 2)}
+    correction = (rng.standard_normal(shape) * 0.01).astype(np.float32)
+    check_training(TINY, Plan(epochs=2, batch_size=16, lr=0.1, correction=correction, sample_weight=weight))
+
+
+def check_training(network, plan):
+    data, model = setting(network)
+    clients = np.array([2, 0, 3, 1])
+    engine = FusedEngine(network, data, 2)
+    out = engine.train(model, clients, replace(plan, measure=frozenset({"train_loss", "train_loss_sq", "loss_count"})))
+    engine.close()
+    epochs, lr = plan.epochs_of(4), plan.lr_of(4)
+    assert not out.failed.any()
+    for row, k in enumerate(clients):
+        correction = plan.correction if plan.correction is None or plan.correction.ndim == 1 else plan.correction[row]
+        delta, steps, first = oracle.train(
+            network, data, model.params, int(k), plan, epochs=int(epochs[row]), lr=float(lr[row]),
+            correction=correction, weight=(plan.sample_weight or {}).get(int(k)),
+        )  # fmt: skip
+        close(out.updates.delta[row], delta)
+        assert out.updates.steps[row] == steps
+        assert out.updates.weight[row] == SIZES[k]
+        assert out.signals["loss_count"][row] == first.size
+        assert out.signals["train_loss"][row] == pytest.approx(first.mean(), rel=1e-4)
+        assert out.signals["train_loss_sq"][row] == pytest.approx((first**2).mean(), rel=1e-4)
+
+
+def test_signals():
+    data, model = setting(TINY)
+    clients = np.array([1, 2])
+    plan = Plan(epochs=2, batch_size=16, lr=0.1)
+    want = {"loss_before", "loss_after", "val_loss", "robust_loss", "grad_norm", "insight", "full_gradient", "utility"}
+    engine = FusedEngine(TINY, data, 2)
+    out = engine.train(model, clients, replace(plan, measure=frozenset(want)))
+    assert set(out.signals) == want - {"full_gradient"}
+    robust = Objective(1.0, 0.1, 4.0)
+    for row, k in enumerate(clients):
+        gradient = oracle.gradient(TINY, data, model.params, k)
+        close(out.updates.extras["full_gradient"][row], gradient, 1e-5)
+        close(out.signals["insight"][row], -0.1 * gradient[TINY.last_layer], 1e-5)
+        delta, _, first = oracle.train(TINY, data, model.params, int(k), plan, epochs=2, lr=0.1)
+        after = oracle.look(TINY, data, model.params + delta, k, objectives.CROSS_ENTROPY)[0]
+        before = oracle.look(TINY, data, model.params, k, objectives.CROSS_ENTROPY)[0]
+        held = oracle.look(TINY, data, model.params, k, objectives.CROSS_ENTROPY, "validation")[0]
+        expected = {
+            "grad_norm": np.linalg.norm(gradient),
+            "loss_before": before.mean(),
+            "loss_after": after.mean(),
+            "val_loss": held.mean(),
+            "robust_loss": oracle.look(TINY, data, model.params, k, robust)[0].mean(),
+            "utility": first.size * np.sqrt((first**2).mean()),
+        }
+        for name, value in expected.items():
+            assert out.signals[name][row] == pytest.approx(value, rel=2e-4), name
+
+
+def test_logits_and_soft_gradient():
+    import torch
+
+    data, model = setting(TINY)
+    other = model.params * 0.5
+    engine = FusedEngine(TINY, data, 2)
+    x = data.x[:70]
+    found = engine.logits(np.stack([model.params, other]), x)
+    for k, params in enumerate((model.params, other)):
+        close(found[k], oracle.loaded(TINY, params)(torch.tensor(x).double()).detach().numpy(), 1e-5)
+    target = np.random.default_rng(0).dirichlet(np.ones(5), 70)
+    target[3] *= 2.5  # targets need not sum to one
+    module = oracle.loaded(TINY, model.params)
+    loss = -(torch.tensor(target) * torch.log_softmax(module(torch.tensor(x).double()), 1)).sum() / 70
+    loss.backward()
+    value, gradient = engine.soft_gradient(model.params, x, target)
+    assert value == pytest.approx(loss.item(), rel=1e-5)
+    close(gradient, oracle.flat([p.grad for p in module.parameters()]), 1e-5)
+
+
+def test_same_bytes_for_any_number_of_workers_and_any_company():
+    data, model = setting(TINY, [5, 33, 64, 65, 17, 90, 1, 40])
+    plan = Plan(epochs=2, batch_size=16, lr=0.1, objective=objectives.flash_robust(), measure=frozenset({"utility"}))
+    results = []
+    for workers in (1, 2, 5):
+        engine = FusedEngine(TINY, data, workers)
+        results.append(engine.train(model, np.arange(8), plan))
+        engine.close()
+    for other in results[1:]:
+        assert other.updates.delta.tobytes() == results[0].updates.delta.tobytes()
+        assert other.signals["utility"].tobytes() == results[0].signals["utility"].tobytes()
+    alone = FusedEngine(TINY, data, 1).train(model, np.array([5]), plan)
+    assert alone.updates.delta[0].tobytes() == results[0].updates.delta[5].tobytes()
+
+
+def test_a_diverging_client_fails_alone_and_leaves_no_trace():
+    """Client 1 has one infinite pixel: it must fail, and those after it in the same buffers must not."""
+    network = NETWORKS["odd sides, pool drops a row"]
+    data, model = setting(network, [30, 64, 9, 0, 20])
+    x = data.x.copy()
+    x[data.train.index[data.train.of(1)][5], 0, 3, 3] = np.inf
+    plan = Plan(epochs=2, batch_size=32, lr=0.1, measure=frozenset({"train_loss"}))
+    sick = FusedEngine(network, ClientData(x, data.train, data.validation, data.classes), 1)
+    out = sick.train(model, np.arange(5), plan)
+    assert out.failed.tolist() == [False, True, False, True, False]
+    assert "non-finite" in out.reasons[1]
+    assert out.reasons[3] == "owns no samples"
+    assert not out.updates.delta[[1, 3]].any()
+    assert np.isnan(out.signals["train_loss"]).tolist() == out.failed.tolist()
+    healthy = FusedEngine(network, data, 1).train(model, np.array([0, 2, 4]), plan)
+    assert healthy.updates.delta.tobytes() == out.updates.delta[[0, 2, 4]].tobytes()
+
+
+def test_too_high_a_rate_is_a_failure_not_a_number():
+    data, model = setting(TINY)
+    out = FusedEngine(TINY, data, 1).train(model, np.array([2]), Plan(epochs=9, batch_size=16, lr=1e9))
+    assert out.failed.all()
+    assert not out.updates.delta.any()
+
+
+def test_nobody_and_read_only_data():
+    data, model = setting(TINY)
+    for array in (data.x, data.train.index, data.train.label, model.params):
+        array.setflags(write=False)
+    engine = FusedEngine(TINY, data, 2)
+    assert engine.train(model, np.empty(0, np.int64), Plan()).updates.delta.shape == (0, TINY.n_params)
+    assert not engine.train(model, np.arange(4), Plan()).failed.any()
+    empty = engine.losses(model, np.empty(0, np.int64), "train", objectives.CROSS_ENTROPY)
+    assert empty.loss.size == 0
+
+
+@pytest.mark.parametrize(
+    ("layers", "named"),
+    [
+        ((MaxPool(2), Flatten(), Linear(3)), "layer 0 (MaxPool(size=2))"),
+        ((Conv(2, 3), MaxPool(2), MaxPool(2), Flatten(), Linear(3)), "layer 2 (MaxPool(size=2))"),
+        ((Flatten(), Linear(3), ReLU()), "layer 2 (ReLU())"),
+    ],
+)
+def test_a_network_that_does_not_qualify_is_named(layers, named):
+    network = Network((1, 8, 8), layers)
+    with pytest.raises(TrainingError) as raised:
+        FusedEngine(network, setting(TINY)[0])
+    assert named in str(raised.value)
+
+
+def test_a_model_of_the_wrong_size_is_refused():
+    data, _ = setting(TINY)
+    with pytest.raises(BadParameter, match="parameters of shape"):
+        FusedEngine(TINY, data).losses(Model(np.zeros(3, np.float32)), np.arange(2), "train", Objective())
+
+
+def test_kernels_come_from_disk_the_second_time():
+    """In a fresh process every entry is loaded from the cache: Numba counts hits, and no misses."""
+    code = (
+        "from fedcohort.engines.fused import local_training as c\n"
+        "for f in (c.train, c.gradient, c.evaluate, c.infer):\n"
+        "    s = f.stats; assert s.cache_hits and not s.cache_misses, (f, s)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=200, env=dict(os.environ))
+
+
+def test_the_same_learning_curve_as_the_reference():
+    """Eight rounds of FedAvg on separable classes: per-round accuracy of both engines within 2 % for two seeds."""
+    from fedcohort.engines.torch_reference import ReferenceEngine
+
+    for seed in (1, 2):
+        rng = np.random.default_rng(seed)
+        data = oracle.body(TINY, [40] * 6, held=30, seed=seed)
+        centres = 1.5 * rng.standard_normal((5, 1, 8, 8)).astype(np.float32)
+        x = data.x.copy()
+        for part in (data.train, data.validation):
+            x[part.index] += centres[part.label]
+        data = ClientData(x, data.train, data.validation, 5)
+        curves = []
+        for engine in (FusedEngine(TINY, data, 2), ReferenceEngine(TINY, data)):
+            model, curve = Model(TINY.initial(np.random.default_rng(seed))), []
+            for index in range(8):
+                cohort = np.sort(np.random.default_rng([seed, index]).choice(6, 3, replace=False))
+                out = engine.train(model, cohort, Plan(epochs=2, batch_size=16, lr=0.1, seed=seed, round=index))
+                model = model.with_params(model.params + out.updates.delta.mean(axis=0))
+                stats = engine.losses(model, np.arange(6), "validation", objectives.CROSS_ENTROPY)
+                curve.append(stats.accuracy.mean())
+            curves.append(curve)
+        np.testing.assert_allclose(curves[0], curves[1], atol=0.02)
+        assert curves[0][-1] > 0.4  # chance is 0.2

@@ -1,0 +1,132 @@
+"""The batched engine equals the reference, in one process and in several, and remembers what it measured."""
+
+from __future__ import annotations
+
+import json
+import logging
+from functools import partial
+
+import numpy as np
+import pytest
+
+from fedcohort.engines import losses as objectives
+from fedcohort.engines.factory import choose
+from fedcohort.engines.networks import Conv, Flatten, Linear, MaxPool, Network, ReLU, mlp
+from fedcohort.engines.torch_reference import ReferenceEngine, initial
+from fedcohort.engines.torch_workers import messages as wire
+from fedcohort.engines.torch_workers import workers_engine as batched
+from fedcohort.errors import TrainingError, UnknownName
+from fedcohort.types import Model, Plan
+
+from . import oracle
+
+NET = Network((1, 8, 8), (Conv(3, 3), ReLU(), MaxPool(2), Flatten(), Linear(4)))
+SIZES = [1, 20, 0, 33]
+
+
+def normed():
+    """A module with buffers and counters, which no other engine takes. (A bias before the norm has gradient 0.)"""
+    from torch import nn
+
+    return nn.Sequential(nn.Conv2d(1, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCOHORT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def plan(**more):
+    measure = frozenset({"train_loss", "insight", "loss_after", "full_gradient"})
+    return Plan(epochs=2, batch_size=8, lr=0.05, momentum=0.5, measure=measure, **more)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+@pytest.mark.parametrize("model", [NET, normed])
+def test_equals_the_reference(cache, model, optimiser):
+    data = oracle.body(NET, SIZES)
+    start = initial(model, np.random.default_rng(0))
+    everyone = np.arange(4)
+    engine = batched.WorkersEngine(model, data, 1)
+    ours = engine.train(start, everyone, plan(optimiser=optimiser))
+    true = ReferenceEngine(model, data).train(start, everyone, plan(optimiser=optimiser))
+    np.testing.assert_allclose(ours.updates.delta, true.updates.delta, atol=1e-4 * np.abs(true.updates.delta).max())
+    np.testing.assert_array_equal(ours.failed, true.failed)
+    np.testing.assert_array_equal(ours.updates.steps, true.updates.steps)
+    for name, value in true.signals.items():
+        np.testing.assert_allclose(ours.signals[name], value, rtol=1e-3, atol=1e-5)
+    if true.updates.buffers is not None:
+        np.testing.assert_allclose(ours.updates.buffers, true.updates.buffers, rtol=1e-3, atol=1e-5)
+    noted = json.loads((cache / "engines.json").read_text())
+    assert [set(entry["seconds_per_sample"]) for entry in noted.values()] == [{"plain", "channels-last"}]
+
+
+def test_processes_give_the_same_bytes(cache, monkeypatch):
+    monkeypatch.setattr(batched, "PROCESSES_PAY", 0.0)
+    data = oracle.body(NET, SIZES)
+    start = Model(NET.initial(np.random.default_rng(0)))
+    clients = np.array([3, 0, 2, 1])
+    rng = np.random.default_rng(1)
+    order = plan(
+        correction=rng.normal(0, 0.01, (4, NET.n_params)).astype(np.float32),
+        sample_weight={3: rng.random(33).astype(np.float32)},
+        objective=objectives.flash_robust(),
+    )
+    answers = []
+    for workers in (1, 2):
+        engine = batched.WorkersEngine(NET, data, workers)
+        answers.append(engine.train(start, clients, order))
+        assert (engine._crew is not None) == (workers == 2)
+        engine.close()
+    one, two = answers
+    assert one.updates.delta.tobytes() == two.updates.delta.tobytes()
+    assert one.reasons == two.reasons == {2: "owns no samples"}
+    assert one.updates.clients.tolist() == two.updates.clients.tolist()
+    for name in one.signals:
+        np.testing.assert_array_equal(one.signals[name], two.signals[name])
+    np.testing.assert_array_equal(one.updates.extras["full_gradient"], two.updates.extras["full_gradient"])
+
+
+def test_a_model_that_cannot_be_sent_stays_here(cache, monkeypatch, caplog):
+    monkeypatch.setattr(batched, "PROCESSES_PAY", 0.0)
+    data = oracle.body(NET, SIZES)
+    engine = batched.WorkersEngine(lambda: normed(), data, 2)
+    start = initial(normed, np.random.default_rng(0))
+    with caplog.at_level(logging.INFO, "fedcohort.engine"):
+        out = engine.train(start, np.arange(2), plan())
+    assert not out.failed.any()
+    assert "goes on in one process" in caplog.text
+    engine.close()
+
+
+def test_models_are_described_by_name_and_arguments():
+    for model in (NET, mlp(5, 4, classes=3)):
+        assert wire.build(wire.describe(model)) == model
+    made = wire.build(wire.describe(partial(Conv, 3, kernel=2)))()
+    assert made == Conv(3, 2)
+    assert wire.describe(lambda: None) is None
+    assert wire.describe(partial(Conv, object())) is None
+
+
+def test_a_damaged_memory_is_forgotten(cache):
+    (cache / "engines.json").write_text("{ not json")
+    engine = batched.WorkersEngine(NET, oracle.body(NET, SIZES), 1)
+    engine.train(Model(NET.initial(np.random.default_rng(0))), np.arange(2), plan())
+    assert len(json.loads((cache / "engines.json").read_text())) == 1
+
+
+def test_choose_says_which_and_why(caplog):
+    data = oracle.body(NET, SIZES)
+    odd = Network((1, 8, 8), (MaxPool(2), Flatten(), Linear(4)))
+    with caplog.at_level(logging.INFO, "fedcohort.engine"):
+        names = [choose(model, data).name for model in (NET, odd, normed)]
+    assert names == ["fused", "torch_workers", "torch_workers"]
+    assert "layer 0 (MaxPool(size=2))" in caplog.records[1].getMessage()
+    assert "model normed" in caplog.records[2].getMessage()
+    assert choose(NET, data, "torch_reference").name == "torch_reference"
+    assert choose(mlp(64, classes=4), data, "numpy").name == "numpy"
+    with pytest.raises(TrainingError, match="MaxPool"):
+        choose(odd, data, "fused")
+    with pytest.raises(UnknownName, match="did you mean fused"):
+        choose(NET, data, "fuzed")

@@ -1,0 +1,98 @@
+"""`simulate` with objects of one's own, and one's own arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fedcohort as fc
+from fedcohort.errors import BadParameter, ConfigError, FedcohortError
+from fedcohort.registry.lookup import make_world_spec
+
+
+def blobs(n=400, classes=3, features=5):
+    """Well separated classes, owned by eight people."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, classes, n)
+    x = rng.normal(size=(n, features)).astype(np.float32) + 4 * np.eye(classes, features)[y]
+    return fc.Dataset.from_arrays(x, y, client=rng.integers(0, 8, n))
+
+
+def test_own_arrays_learn_in_a_natural_world():
+    history = fc.simulate("uniform", task=fc.task_from(blobs()), world="volunteers-v1", rounds=8, cohort_size=4)
+    assert history.population == 8
+    assert history.accuracy[-1] > 0.9
+
+
+def test_own_arrays_of_pictures():
+    rng = np.random.default_rng(0)
+    data = fc.Dataset.from_arrays(rng.normal(size=(120, 1, 6, 6)).astype(np.float32), np.arange(120) % 3)
+    history = fc.simulate(
+        "uniform", task=fc.task_from(data, hidden=()), world="iid-v1(clients=6)", rounds=2, cohort_size=3
+    )
+    assert len(history.rows) == 2
+
+
+def test_objects_and_names_mix():
+    selector = fc.make_selector("oort")
+    world = make_world_spec("iid-v1(clients=15)")
+    history = fc.simulate(
+        selector, method=fc.make_method("fedprox"), world=world, task="digits-softmax", rounds=2, cohort_size=5
+    )
+    assert history.population == 15
+    by_name = fc.simulate(
+        "oort", method="fedprox", world="iid-v1(clients=15)", task="digits-softmax", rounds=2, cohort_size=5
+    )
+    assert history.rows == by_name.rows
+
+
+def test_objects_cannot_be_resumed(tmp_path):
+    with pytest.raises(BadParameter, match="made from names"):
+        fc.simulate(fc.make_selector("uniform"), rounds=1, out=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_mistakes_are_sentences():
+    with pytest.raises(FedcohortError, match="deadlin"):
+        fc.simulate(rounds=1, deadlin=3)
+    with pytest.raises(FedcohortError, match="rounds"):
+        fc.simulate(rounds=0)
+
+
+@pytest.mark.parametrize("engine", ["fused", "numpy"])
+def test_a_server_without_validation_or_test_data(engine):
+    """Shares of zero are allowed: what cannot be measured is NaN, and the run goes on."""
+    history = fc.simulate(task="digits-softmax(validation=0)", rounds=2, cohort_size=3, engine=engine)
+    assert np.isfinite(history.accuracy).all()
+    history = fc.simulate(task="digits-softmax(test=0, validation=0)", rounds=2, cohort_size=3, engine=engine)
+    assert np.isnan(history.accuracy).all()
+
+
+def test_three_samples_and_one_client():
+    data = fc.Dataset.from_arrays(np.eye(3, dtype=np.float32), np.arange(3))
+    assert len(fc.simulate(task=fc.task_from(data), world="iid-v1(clients=1)", rounds=2, cohort_size=1).rows) == 2
+
+
+@pytest.mark.parametrize("kind", ["selector", "method", "world", "task"])
+def test_what_is_neither_a_name_nor_such_an_object_is_refused(kind):
+    for value in (5, None, np.arange(3)):
+        with pytest.raises(BadParameter, match=rf"{kind} = .* neither the name of a {kind}"):
+            fc.simulate(**{kind: value}, rounds=1)
+
+
+def test_task_from_checks_what_it_is_given():
+    assert fc.task_from(blobs(), hidden=5) is not None
+    for wrong, words in (
+        ({"lr": -1}, "lr"),
+        ({"foo": 1}, "foo"),
+        ({"hidden": (-5,)}, "hidden"),
+        ({"epochs": 1.5}, "ep"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            fc.task_from(blobs(), **wrong)
+    with pytest.raises(BadParameter, match="no Dataset"):
+        fc.task_from(np.zeros((3, 2)))
+    x, y = np.zeros((4, 2), np.float32), np.arange(4) % 2
+    for wrong, words in (({"classes": "a"}, "classes"), ({"classes": 2.5}, "classes"), ({"scale": "a"}, "scale")):
+        with pytest.raises(FedcohortError, match=words):
+            fc.Dataset.from_arrays(x, y, **wrong)

@@ -1,0 +1,169 @@
+"""The FedACS studies: published numbers against each other, what is read off a run, one figure end to end."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedcohort import papers
+from fedcohort.experiment.config import from_mapping
+from fedcohort.experiment.metrics.stored_metrics import record
+from fedcohort.experiment.run import build
+from fedcohort.experiment.store import Store
+from fedcohort.papers import reproduce
+from fedcohort.papers.fedacs import fedacs_fig4, fedacs_fig8, fedacs_fig9, fedacs_fig10
+from fedcohort.papers.fedacs import fedacs_setting as fedacs
+from fedcohort.papers.fedacs import fedacs_table2 as table2
+from fedcohort.papers.fedacs import fedacs_table3 as table3
+from fedcohort.papers.study import SCALES
+from fedcohort.registry.lookup import make_task_spec
+
+IDS = ["table2", "table3", "fig4", "fig6d", "fig7", "fig8", "fig9", "fig10"]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Fig. 8 at smoke scale: two runs, one of which asks uniformly."""
+    store = Store(tmp_path_factory.mktemp("fedacs"))
+    work = reproduce.plan(papers.studies()["fedacs:fig8"], "smoke")
+    return work, store, reproduce.perform(work, store, workers=1)
+
+
+def run_of(done, row):
+    work, store, _ = done
+    config = next(c for (place, _), c in work.configs.items() if place[0] == row)
+    return record(store.folder(config))
+
+
+def test_every_study_is_there_in_the_order_of_the_list():
+    assert [s.id for s in papers.chosen("fedacs")] == [f"fedacs:{name}" for name in IDS]
+
+
+@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_scale_plans_and_claims_name_cells_that_exist(name, scale):
+    work = reproduce.plan(papers.studies()[f"fedacs:{name}"], scale)
+    places = [c.place for c in work.cells]
+    assert len(set(places)) == len(places)
+    for claim in work.study.claims(scale):
+        assert set(claim.left) | set(claim.right) <= set(places)
+        assert len(claim.left) == len(claim.right)
+
+
+def test_improvements_follow_from_the_accuracies_up_to_their_rounding():
+    """(acc - base) / (iid - base), where each accuracy is known to 0.05 only."""
+    for world, printed in table2.IMPROVEMENT.items():
+        base, iid = table2.ACCURACY[world][fedacs.BASE], table2.ACCURACY[world][fedacs.IID]
+        for who, percent in printed.items():
+            gain, gap = table2.ACCURACY[world][who] - base, iid - base
+            ends = [100 * (gain + a) / (gap + b) for a in (-0.1, 0.1) for b in (-0.1, 0.1)]
+            assert min(ends) <= percent <= max(ends), (world, who)
+
+
+def test_rounds_follow_from_the_printed_speed_ups():
+    """Table III prints baseline / rounds to one digit (1.3 for 490 / 400 = 1.225 is the paper's own)."""
+    printed = {
+        fedacs.UNIFORM: {fedacs.ACS: 2.0, fedacs.REXP3: 1.3, fedacs.CMFL: 0.6, fedacs.OORT: 1.8},
+        fedacs.PARETO: {fedacs.ACS: 2.1, fedacs.REXP3: 1.4, fedacs.CMFL: 0.6, fedacs.OORT: 2.5},
+        fedacs.DIRICHLET: {fedacs.ACS: 2.1, fedacs.OORT: 2.2},
+    }
+    for world, speeds in printed.items():
+        for who, speed in speeds.items():
+            assert table3.PUBLISHED[world][fedacs.BASE] / table3.PUBLISHED[world][who] == pytest.approx(speed, abs=0.08)
+
+
+def test_the_published_overhead_is_the_last_layer_over_two_models():
+    network = make_task_spec("cifar10-cnn").model
+    last = network.last_layer.stop - network.last_layer.start
+    cells = {c.place: c.published for c in fedacs_fig10.cells("paper")}
+    always = cells[fedacs_fig10.ALWAYS, fedacs_fig10.TRAFFIC]
+    assert round(100 * last / (2 * network.n_params), 2) == always == 0.69
+    assert cells[fedacs_fig10.EARLY, fedacs_fig10.TRAFFIC] == pytest.approx(always * 200 / 1000, abs=0.005)
+
+
+def test_figures_8_and_9_are_read_off_runs_that_tables_have():
+    def digests(name, scale="laptop"):
+        return {c.digest() for c in reproduce.plan(papers.studies()[f"fedacs:{name}"], scale).runs()}
+
+    assert digests("table3") < digests("table2")
+    assert len(digests("fig8") & digests("table2")) == 3
+    assert digests("fig9") <= digests("table2") | digests("fig7")
+    assert digests("fig4") <= digests("fig8")
+
+
+def test_the_even_twin_has_the_sizes_of_the_skewed_world_and_no_skew():
+    def world(who):
+        config = from_mapping({**fedacs.run("smoke", fedacs.UNIFORM, who), "seed": 0})
+        return build(config).world
+
+    even, skewed = world(fedacs.IID), world(fedacs.BASE)
+    assert even.train.sizes.tolist() == skewed.train.sizes.tolist() == [30] * 40
+    assert not even.skew.any()
+    assert skewed.skew.std() > 0.2
+
+
+def test_rewards_from_the_journal_are_what_the_selector_learned(done):
+    """The latest R_i of each client: journal against the state of the selector in a run without a journal."""
+    seen = run_of(done, fedacs_fig8.row(fedacs_fig8.ALPHA, fedacs.ACS))
+    who, reward = fedacs.rewards(seen, 0, seen.config.rounds)
+    latest = dict(zip(who.tolist(), reward.tolist(), strict=True))
+    simulation = build(seen.config)
+    simulation.run()
+    state = simulation.session.selector.state
+    assert sorted(latest) == np.flatnonzero(state.told >= 0).tolist()
+    assert [latest[c] for c in sorted(latest)] == pytest.approx(state.reward[sorted(latest)].tolist(), rel=1e-5)
+
+
+def test_pieces_of_a_run_add_up(done):
+    seen = run_of(done, fedacs_fig8.row(fedacs_fig8.ALPHA, fedacs.BASE))
+    pieces = list(fedacs.windows("smoke").values())
+    assert pieces[0][0] == 0
+    assert pieces[-1][1] == seen.config.rounds
+    each = [fedacs.rewards(seen, a, b)[0] for a, b in pieces]
+    assert np.concatenate(each).tolist() == np.concatenate(seen.history.cohorts).tolist()
+    everybody = [fedacs_fig9.asked(g)(seen) * 8 for g in range(5)]  # 40 clients in fifths
+    assert sum(everybody) == pytest.approx(10 * seen.config.rounds)
+
+
+def test_groups_are_by_true_skewness(done):
+    """By hand: the median over the asked of a group in a piece of the run."""
+    seen = run_of(done, fedacs_fig8.row(fedacs_fig8.ALPHA, fedacs.BASE))
+    alpha, found = fedacs.alphas(seen), []
+    who, reward = fedacs.rewards(seen, 2, 7)
+    for client, value in zip(who, reward, strict=True):
+        if 0.3 <= alpha[client] <= 0.5:
+            found.append(value)
+    assert fedacs_fig4.median(2, 2, 7)(seen) == pytest.approx(float(np.median(found)))
+    mean = np.mean([alpha[c] for cohort in seen.history.cohorts[2:7] for c in cohort])
+    assert fedacs_fig8.mean_alpha(2, 7)(seen) == pytest.approx(float(mean))
+
+
+def test_improvement_is_against_runs_of_the_same_seed(done):
+    work, store, _ = done
+    own, other = (run_of(done, fedacs_fig8.row(fedacs_fig8.ALPHA, w)) for w in (fedacs.ACS, fedacs.BASE))
+    own, base, even = (replace(own, history=_flat(own.history, a)) for a in (0.6, 0.5, 0.7))
+    what = fedacs.improvement(("base", "x"), ("iid", "x"))
+    assert what.compute(own, lambda place: {"base": base, "iid": even}[place[0]]) == pytest.approx(0.5)
+    assert what.compute(own, lambda place: {"base": base, "iid": base}[place[0]]) is None
+    del work, store, other
+
+
+def _flat(history, accuracy):
+    return replace(history, rows=[{**row, "accuracy": accuracy} for row in history.rows])
+
+
+def test_figure_8_end_to_end(done):
+    _, _, found = done
+    assert not found["failed"]
+    values = {(c["row"], c["column"]): c["mean"] for c in found["cells"]}
+    assert all(v is not None for v in values.values())
+    assert all(0 <= v <= 1 for (row, _), v in values.items() if row.startswith(fedacs_fig8.ALPHA))
+    assert all(v < 0 for (row, _), v in values.items() if row.startswith(fedacs_fig8.REWARD))
+
+
+def test_early_stop_saves_the_traffic_of_the_rounds_after_it(tmp_path):
+    """5 of 10 rounds with insights: half the overhead, exactly, whatever the network."""
+    work = reproduce.plan(papers.studies()["fedacs:fig10"], "smoke")
+    found = reproduce.perform(work, Store(tmp_path), workers=1)
+    share = {c["row"]: c["mean"] for c in found["cells"] if c["column"] == fedacs_fig10.TRAFFIC}
+    assert share[fedacs_fig10.EARLY] == pytest.approx(share[fedacs_fig10.ALWAYS] / 2, rel=0.02)

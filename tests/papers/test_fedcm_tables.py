@@ -1,0 +1,102 @@
+"""The FedCM studies: published numbers against each other, the set-up of its Table 1, Table 5 end to end in part."""
+
+from dataclasses import replace
+
+import pytest
+
+from fedcohort import papers
+from fedcohort.experiment.metrics import run_metrics as metrics
+from fedcohort.experiment.metrics.stored_metrics import record
+from fedcohort.experiment.store import Store
+from fedcohort.papers import reproduce
+from fedcohort.papers.fedcm import fedcm_setting as fedcm
+from fedcohort.papers.fedcm import fedcm_table2, fedcm_table4, fedcm_table5
+from fedcohort.papers.study import SCALES
+from fedcohort.registry.lookup import make_method, make_world_spec
+
+IDS = ["table2", "table3", "table4", "table5"]
+
+
+def test_every_study_is_there():
+    assert [s.id for s in papers.chosen("fedcm")] == [f"fedcm:{name}" for name in IDS]
+
+
+@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_scale_plans_and_claims_name_cells_that_exist(name, scale):
+    work = reproduce.plan(papers.studies()[f"fedcm:{name}"], scale)
+    places = [c.place for c in work.cells]
+    assert len(set(places)) == len(places)
+    for claim in work.study.claims(scale):
+        assert set(claim.left) | set(claim.right) <= set(places)
+
+
+def test_speed_ups_that_table_5_prints():
+    """100 / rounds, printed beside the rounds."""
+    printed = {
+        (fedcm.CLIENT, fedcm.PROX): (None, None, 1.19),
+        (fedcm.CLIENT, fedcm.PDP): (1.92, 1.75, 2.04),
+        (fedcm.CLIENT, fedcm.UCB): (None, 2.86, 1.87),
+        (fedcm.CLIENT, fedcm.TS): (None, 3.23, 1.96),
+        (fedcm.CLASS, fedcm.PROX): (1.41, 1.92, 1.69),
+        (fedcm.CLASS, fedcm.PDP): (2.17, 2.86, 2.94),
+        (fedcm.CLASS, fedcm.UCB): (None, 3.70, 3.03),
+        (fedcm.CLASS, fedcm.TS): (None, 4.17, 4.00),
+    }
+    for key, speeds in printed.items():
+        for rounds, speed in zip(fedcm_table5.PUBLISHED[key], speeds, strict=True):
+            assert (rounds is None) == (speed is None)
+            assert rounds is None or 100 / rounds == pytest.approx(speed, abs=0.02)
+
+
+def test_the_headline_gains():
+    """16.75 % and 37.25 % of the abstract are relative to the new accuracy."""
+    two, four = fedcm_table2.PUBLISHED, fedcm_table4.PUBLISHED
+    new, old = two[fedcm_table2.NON_IID, "accuracy"][2], two[fedcm_table2.NON_IID, None][2]
+    assert round(100 * (new - old) / new, 2) == 16.75
+    new, old = four[fedcm.CLASS, fedcm.TS][2], four[fedcm.CLASS, fedcm.AVG][0]
+    assert round(100 * (new - old) / new, 2) == 37.25
+
+
+def test_table_1_of_the_paper():
+    keys = {who: fedcm.run("paper", fedcm.WORLDS[fedcm.CLASS], who) for who in (fedcm.AVG, fedcm.PROX, fedcm.PDP)}
+    assert {who: k["selector"] for who, k in keys.items()} == {
+        fedcm.AVG: "uniform",
+        fedcm.PROX: "proportional(replacement=True)",
+        fedcm.PDP: "uniform",
+    }
+    methods = {who: make_method(k["method"]) for who, k in keys.items()}
+    assert (methods[fedcm.AVG].form, methods[fedcm.PROX].form, methods[fedcm.PROX].mu) == ("original", "uniform", 0.1)
+    bandit = make_method(fedcm.run("paper", fedcm.WORLDS[fedcm.CLASS], fedcm.TS, "accuracy")["method"])
+    assert (bandit.name, bandit.inner.name, bandit.score) == ("fedca", "fedpdp", "accuracy")
+    for world in (*fedcm.WORLDS.values(), *fedcm_table2.MIXES.values()):
+        assert make_world_spec(world).clients == 20
+    assert {int(float(ratio) * 20): size for ratio, size in fedcm_table2.SIZES.items()} == {4: 4, 8: 8, 12: 12}
+
+
+def test_tables_3_4_and_5_share_their_runs():
+    runs = {n: {c.digest() for c in reproduce.plan(papers.studies()[f"fedcm:{n}"], "laptop").runs()} for n in IDS}
+    assert runs["table3"] < runs["table4"] == runs["table5"]
+    assert len(runs["table2"] & runs["table3"]) == 6  # ratio 0.4, alpha 0.1: three methods, two seeds
+
+
+def test_rounds_to_the_accuracy_of_fedavg(tmp_path):
+    """The class world, without CA and one bandit: the target is FedAvg's own terminal accuracy, counted by hand."""
+    rows = (fedcm.row(fedcm.CLASS, None), fedcm.row(fedcm.CLASS, "accuracy"))
+    kept = {(rows[0], fedcm.AVG), (rows[0], fedcm.PROX), (rows[1], fedcm.TS)}
+    whole = papers.studies()["fedcm:table5"]
+    small = replace(
+        whole,
+        cells=lambda scale: [c for c in whole.cells(scale) if c.place in kept],
+        claims=lambda scale: [c for c in whole.claims(scale) if {*c.left, *c.right} <= kept],
+    )
+    work, store = reproduce.plan(small, "smoke"), Store(tmp_path)
+    found = reproduce.perform(work, store, workers=1)
+    assert not found["failed"]
+    assert len(found["claims"]) == 2
+    history = {place: record(store.folder(work.configs[place, 0])).history.accuracy for place in kept}
+    goal = metrics.terminal(history[rows[0], fedcm.AVG], 1)  # a fifth of four rounds is one
+    for cell in found["cells"]:
+        late = [i + 1 for i, a in enumerate(history[cell["row"], cell["column"]]) if a >= goal]
+        assert cell["values"]["0"] == (late[0] if late else None)
+        assert cell["missing"] == "never"

@@ -1,0 +1,51 @@
+"""HeteRo-Select's studies: published numbers against each other, scales, and one ablation end to end."""
+
+import pytest
+
+from fedcohort import papers
+from fedcohort.experiment.store import Store
+from fedcohort.papers import reproduce
+from fedcohort.papers.hetero_select import hetero_select_setting as heteroselect
+from fedcohort.papers.hetero_select import hetero_select_table as heteroselect_table
+from fedcohort.papers.study import SCALES
+from fedcohort.registry.lookup import make_selector
+
+IDS = ["table", "mu", "participation"]
+
+
+def test_every_study_is_there():
+    assert [s.id for s in papers.chosen("heteroselect")] == [f"heteroselect:{name}" for name in IDS]
+
+
+@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_scale_plans_and_claims_name_cells_that_exist(name, scale):
+    work = reproduce.plan(papers.studies()[f"heteroselect:{name}"], scale)
+    places = [c.place for c in work.cells]
+    assert len(set(places)) == len(places)
+    for claim in work.study.claims(scale):
+        assert set(claim.left) | set(claim.right) <= set(places)
+
+
+def test_drop_is_peak_minus_final_where_all_three_are_printed():
+    for row in (heteroselect_table.ADDITIVE, heteroselect_table.OORT):
+        peak, final, _, drop = heteroselect_table.PUBLISHED[row]
+        assert peak - final == pytest.approx(drop, abs=1e-6)
+
+
+def test_the_gain_of_a_strong_pull_that_the_summary_prints():
+    assert heteroselect_table.PEAKS[0.1] - heteroselect_table.PEAKS[0.01] == pytest.approx(5.23, abs=1e-6)
+
+
+def test_the_temperature_halves_over_a_run_at_every_scale():
+    """tau = tau0 (1 - 0.5 min(t / horizon, 1))."""
+    for scale in SCALES:
+        assert make_selector(heteroselect.hetero(scale)).horizon == heteroselect.rounds(scale)
+
+
+def test_strength_of_the_pull_end_to_end(tmp_path):
+    work = reproduce.plan(papers.studies()["heteroselect:mu"], "smoke")
+    found = reproduce.perform(work, Store(tmp_path), workers=1)
+    assert not found["failed"]
+    assert all(10 < c["mean"] <= 100 for c in found["cells"])
+    assert len({d for c in found["cells"] for d in c["digests"].values()}) == 4

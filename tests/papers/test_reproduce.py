@@ -1,0 +1,241 @@
+"""Reproduction: what is measured, how claims are judged, and that a result can be had again from the store."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedcohort import papers
+from fedcohort.cli.main import app
+from fedcohort.errors import FedcohortError, UnknownName
+from fedcohort.experiment.metrics.stored_metrics import RunRecord
+from fedcohort.experiment.store import Store
+from fedcohort.papers import reproduce
+from fedcohort.papers import results_page as page
+from fedcohort.papers.study import (
+    SCALES,
+    Cell,
+    Claim,
+    Quantity,
+    Study,
+    beats,
+    of_scale,
+    quantity,
+    row_beats,
+    until,
+)
+from fedcohort.rounds.history import History
+
+RUN = {"world": "mixed-v1(clients=8)", "task": "digits-softmax(epochs=1)", "rounds": 3, "cohort_size": 3}
+SEEDS = dict.fromkeys(SCALES, 2)
+
+
+def tiny(**more) -> Study:
+    """Two selectors and two methods on digits."""
+
+    def cells(scale):
+        del scale
+        return [
+            Cell(selector, method, {**RUN, "selector": selector, "method": method}, quantity("final"), 50.0)
+            for selector in ("uniform", "round-robin")
+            for method in ("fedavg", "fedprox")
+        ]
+
+    def claims(scale):
+        del scale
+        return [row_beats("uniform wins", "uniform", "round-robin", ("fedavg", "fedprox"), 1.5)]
+
+    return Study("tiny:table", "Tiny", cells, claims, SEEDS, {"smoke": ("all of it is small",)}, average="mean", **more)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    store = Store(tmp_path_factory.mktemp("reproduce"))
+    work = reproduce.plan(tiny(), "smoke")
+    return work, store, reproduce.perform(work, store, workers=1)
+
+
+class Given:
+    """Values by place and seed in the place of runs."""
+
+    def __init__(self, **rows):
+        self.rows = rows
+
+    def of(self, place):
+        return self.rows[place[0]]
+
+
+def judged(left, right, *, better=1, margin=0.0, within=None):
+    cell = Cell("a", "x", {}, Quantity("q", lambda s, _: None, better))
+    seeds = tuple(range(max(len(left), len(right))))
+    work = reproduce.StudyWork(None, "smoke", seeds, (cell,), {})
+    claim = Claim("a beats b", (("a", "x"),), (("b", "x"),), margin=margin, within=within)
+    return reproduce.judge(claim, work, Given(a=left, b=right))
+
+
+def by_seed(*values):
+    return dict(enumerate(values))
+
+
+def test_values_are_those_of_the_runs_in_printed_units(done):
+    work, store, found = done
+    for cell in found["cells"]:
+        for seed, value in cell["values"].items():
+            config = work.configs[(cell["row"], cell["column"]), int(seed)]
+            rows = (store.folder(config) / "metrics.jsonl").read_text().splitlines()
+            assert value == pytest.approx(100 * json.loads(rows[-1])["accuracy"])
+            assert cell["digests"][seed] == config.digest()
+        assert cell["mean"] == pytest.approx(np.mean(list(cell["values"].values())))
+
+
+def test_the_claim_pairs_by_seed_and_column(done):
+    _, _, found = done
+    at = {(c["row"], c["column"]): c["values"] for c in found["cells"]}
+    differences = [at["uniform", m][s] - at["round-robin", m][s] for m in ("fedavg", "fedprox") for s in ("0", "1")]
+    claim = found["claims"][0]
+    assert claim["difference"] == pytest.approx(np.mean(differences))
+    assert (claim["pairs"], claim["wins"]) == (4, sum(d > 0 for d in differences))
+
+
+def test_a_second_time_everything_is_read(done):
+    work, store, found = done
+    again = reproduce.perform(work, store, workers=1)
+    assert again["cost"]["run_now"] == 0
+    assert again["cells"] == found["cells"]
+
+
+def test_results_are_written_and_read(done, tmp_path):
+    _, _, found = done
+    path = reproduce.save(found, tmp_path)
+    assert path.name == "tiny-table-smoke.json"
+    assert reproduce.load(path) == json.loads(json.dumps(found))
+
+
+def test_a_run_that_fails_leaves_its_cell_empty_and_the_rest_stands(tmp_path):
+    def cells(scale):
+        del scale
+        return [
+            Cell("a", "x", RUN, quantity("final")),
+            Cell("b", "x", {**RUN, "selector": "fedcs"}, quantity("final")),
+        ]
+
+    study = Study("t:t", "T", cells, lambda _: [beats("a beats b", ("a", "x"), ("b", "x"))], SEEDS)
+    work, store = reproduce.plan(study, "smoke", 1), Store(tmp_path)
+    store.obtain(work.configs[("a", "x"), 0])  # of b there is nothing, as after a failure
+    work.errors["fedcs-x"] = "it fell over"
+    found = reproduce.result(work, store)
+    first, second = found["cells"]
+    assert first["mean"] is not None
+    assert second["mean"] is None
+    assert found["claims"][0]["verdict"] == reproduce.UNKNOWN
+    assert "it fell over" in page.markdown(found)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "verdict"),
+    [
+        (by_seed(5, 6, 7), by_seed(1, 2, 3), reproduce.HOLDS),
+        (by_seed(5, 1, 7), by_seed(4, 3, 5), reproduce.HOLDS_NOISE),
+        (by_seed(4, 3, 5), by_seed(5, 1, 7), reproduce.FAILS_NOISE),
+        (by_seed(1, 2, 3), by_seed(5, 6, 7), reproduce.FAILS),
+        (by_seed(5), by_seed(1), f"{reproduce.HOLDS} ({reproduce.ONE_SEED})"),
+        ({}, by_seed(1), reproduce.UNKNOWN),
+    ],
+)
+def test_verdicts(left, right, verdict):
+    assert judged(left, right)["verdict"] == verdict
+
+
+def test_lower_is_better_where_it_is():
+    assert judged(by_seed(5, 6), by_seed(1, 2), better=-1)["verdict"] == reproduce.FAILS
+    assert judged(by_seed(1, 2), by_seed(5, 6), better=-1)["verdict"] == reproduce.HOLDS
+
+
+def test_a_margin_must_be_passed_and_equality_kept():
+    assert judged(by_seed(5, 6), by_seed(4, 5), margin=2.0)["verdict"] == reproduce.FAILS
+    assert judged(by_seed(5, 6), by_seed(4, 5), within=1.0)["verdict"] == reproduce.HOLDS
+    assert judged(by_seed(5, 6), by_seed(4, 5), within=0.5)["verdict"] == reproduce.FAILS
+
+
+def test_never_counts_as_a_defeat_and_enters_no_mean():
+    found = judged(by_seed(10, 20), by_seed(None, 30), better=-1)
+    assert (found["wins"], found["losses"], found["difference"]) == (2, 0, -10.0)
+    assert found["verdict"] == reproduce.HOLDS_NOISE  # two pairs can show nothing
+
+
+def test_until_takes_its_target_from_another_run():
+    def record(*accuracy):
+        rows = [{"round": i, "clock": float(i), "accuracy": a} for i, a in enumerate(accuracy)]
+        return RunRecord(reproduce.from_mapping(RUN), History(8, rows))
+
+    mine, base = record(0.1, 0.5, 0.9), record(0.2, 0.4, 0.5)
+    rounds = until(lambda _, others: others(("base", "x")).history.accuracy[-1])
+    assert rounds.compute(mine, lambda place: {("base", "x"): base}[place]) == 2
+    assert until(lambda *_: 0.95).compute(mine, lambda _: base) is None
+    assert until(lambda *_: None).compute(mine, lambda _: base) is None
+
+
+def test_the_table_shows_ours_and_theirs(done):
+    text = page.markdown(done[2])
+    cell = done[2]["cells"][0]
+    assert f"**{cell['mean']:.1f}** ± {(cell['high'] - cell['low']) / 2:.1f} / 50" in text
+    assert "uniform wins" in text
+    assert "all of it is small" in text
+    mean = np.mean([c["mean"] for c in done[2]["cells"][:2]])
+    assert f"**{mean:.1f}** / 50.0 |" in text
+
+
+def test_never_and_partly_never_are_said():
+    cell = {"digits": 0, "published": 3, "missing": "never", "low": None, "high": None}
+    assert page.cell_text({**cell, "mean": None, "values": {"0": None}}) == "never / 3"
+    assert page.cell_text({**cell, "mean": 4.0, "values": {"0": 4.0, "1": None}}) == "**4** (1 of 2) / 3"
+
+
+def test_every_study_of_the_catalogue_has_an_id_of_its_own_and_sound_claims():
+    for study in papers.studies().values():
+        assert set(study.seeds) == set(SCALES)
+        for scale in SCALES:
+            cells = study.cells(scale)
+            places = [c.place for c in cells]
+            assert len(places) == len(set(places)), study.id
+            for claim in study.claims(scale):
+                assert {*claim.left, *claim.right} <= set(places), (study.id, claim.words)
+                assert len(claim.left) > 0
+                assert len(claim.right) in (0, len(claim.left))  # none: held against the published numbers
+            assert all(c.published is None or math.isfinite(c.published) for c in cells)
+
+
+@pytest.mark.parametrize("study", papers.studies().values(), ids=lambda s: s.id)
+def test_every_study_plans_at_smoke_scale(study):
+    work = reproduce.plan(study, "smoke")
+    assert work.runs()
+
+
+def test_names_are_found_and_mistakes_answered():
+    ids = [s.id for s in papers.chosen("fedcm")]
+    assert "fedcm:table3" in ids
+    assert [s.id for s in papers.chosen("fedcm:table3")] == ["fedcm:table3"]
+    with pytest.raises(UnknownName, match="fedcm"):
+        papers.chosen("fedmc")
+    with pytest.raises(UnknownName, match="laptop"):
+        reproduce.plan(tiny(), "labtop")
+    with pytest.raises(UnknownName, match="laptop"):
+        of_scale("labtop", smoke=1, laptop=2, paper=3)
+    with pytest.raises(FedcohortError, match="at least one"):
+        reproduce.plan(tiny(), "smoke", 0)
+
+
+def test_the_command_lists_shows_and_refuses(tmp_path):
+    runner = CliRunner()
+    listed = runner.invoke(app, ["reproduce", "--out", str(tmp_path)])
+    assert listed.exit_code == 0
+    assert "fedcm:table3" in listed.output
+    shown = runner.invoke(app, ["reproduce", "fedcm:table3", "--show", "--out", str(tmp_path)])
+    assert "there is no such result" in str(shown.exception)
+    (tmp_path / "fedcm-table3-smoke.json").write_text("[]")
+    shown = runner.invoke(app, ["reproduce", "fedcm:table3", "--show", "--out", str(tmp_path)])
+    assert "not the result of a reproduction" in str(shown.exception)
+    paged = runner.invoke(app, ["reproduce", "--page", str(tmp_path / "p.md"), "--out", str(tmp_path)])
+    assert "holds no results" in str(paged.exception)

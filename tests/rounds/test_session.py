@@ -1,0 +1,244 @@
+"""The session: every contract check on both sides, turns, and what the selector may see."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedcohort.errors import (
+    BadParameter,
+    CohortError,
+    ContractError,
+    MissingSignal,
+    OutOfTurn,
+    StateMismatch,
+    UndeclaredSignal,
+)
+from fedcohort.rounds.session import Session
+from fedcohort.selectors.oort import Oort
+from fedcohort.selectors.uniform import Uniform
+from fedcohort.types import Cohort, Outcome, Probed, RoundResult, Signals
+
+
+class Fixed:
+    """Chooses what it is told to choose; remembers what it saw."""
+
+    def __init__(self, clients, needs=(), **columns):
+        self.clients, self.columns = clients, columns
+        self.needs = frozenset(needs)
+        self.seen, self.rounds = [], []
+
+    def select(self, rnd, rng):
+        self.rounds.append(rnd)
+        return Cohort(np.asarray(self.clients), **self.columns)
+
+    def observe(self, result):
+        self.seen.append(result)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, arrays):
+        pass
+
+
+def result(index, clients, outcome=None, duration=None, **signals):
+    clients = np.asarray(clients, np.int64)
+    outcome = np.zeros(clients.size, np.int8) if outcome is None else np.asarray(outcome, np.int8)
+    duration = np.ones(clients.size) if duration is None else np.asarray(duration, float)
+    return RoundResult(index, clients, outcome, duration, Signals({k: np.asarray(v) for k, v in signals.items()}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "word"),
+    [
+        ({"cohort_size": 0}, "size = 0"),
+        ({"cohort_size": -3}, "size = -3"),
+        ({"seed": -1}, "seed = -1"),
+        ({"max_privacy": "P9"}, "P9"),
+    ],
+)
+def test_bad_settings_are_named(keys, word):
+    with pytest.raises(BadParameter, match=word):
+        Session(Uniform(), **{"cohort_size": 3, "seed": 0, **keys})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rule"),
+    [
+        ([1, 1], "at most once"),
+        ([1, 7], "only available"),
+        ([-1], "only available"),
+        ([0, 1, 2, 3], "at most 3 were asked for"),
+        ([0.5, 1.0], "list of slots"),
+        ([[0], [1]], "list of slots"),
+    ],
+)
+def test_wrong_cohorts_are_refused(chosen, rule):
+    session = Session(Fixed(chosen), cohort_size=3, seed=0)
+    with pytest.raises(CohortError, match=rule):
+        session.ask(np.arange(5))
+
+
+def test_columns_must_fit_the_cohort():
+    for columns in ({"why": {"a": np.ones(3)}}, {"inclusion": np.ones(1)}, {"directives": {"work": np.ones(5)}}):
+        with pytest.raises(CohortError, match="one entry per chosen client"):
+            Session(Fixed([0, 1], **columns), cohort_size=3, seed=0).ask(np.arange(5))
+
+
+def test_turns():
+    session = Session(Fixed([2]), cohort_size=1, seed=0)
+    with pytest.raises(OutOfTurn, match="ask for a cohort first"):
+        session.tell(result(0, [2]))
+    session.ask(np.arange(5))
+    with pytest.raises(OutOfTurn, match="tell the result"):
+        session.ask(np.arange(5))
+    with pytest.raises(OutOfTurn):
+        session.state_dict()
+    session.tell(result(0, [2]))
+    session.close()
+    with pytest.raises(OutOfTurn, match="closed"):
+        session.ask(np.arange(5))
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (result(1, [1, 2]), OutOfTurn),
+        (result(0, [1]), ContractError),
+        (result(0, [1, 3]), ContractError),
+        (result(0, [1, 2], outcome=[0, 9]), BadParameter),
+        (result(0, [1, 2], duration=[1.0, np.inf]), BadParameter),
+        (result(0, [1, 2], duration=[1.0, -1.0]), BadParameter),
+        (result(0, [1, 2], train_loss=[1.0]), ContractError),
+    ],
+)
+def test_wrong_results_are_refused_and_nothing_is_learned(bad, error):
+    selector = Fixed([1, 2])
+    session = Session(selector, cohort_size=2, seed=0)
+    session.ask(np.arange(5))
+    with pytest.raises(error):
+        session.tell(bad)
+    assert selector.seen == []
+    session.tell(result(0, [1, 2]))  # the round is still open for a good one
+    assert len(selector.seen) == 1
+
+
+def test_rows_arrive_sorted_blanked_and_restricted():
+    selector = Fixed([3, 1, 2], needs={"train_loss"})
+    session = Session(selector, cohort_size=3, seed=0)
+    session.ask(np.arange(5))
+    outcome = [Outcome.LATE, Outcome.OK, Outcome.FILTERED]
+    session.tell(result(0, [3, 1, 2], outcome, [5, 6, 7], train_loss=[9.0, 1.0, 2.0], val_loss=[1.0, 1.0, 1.0]))
+    seen = selector.seen[0]
+    assert seen.clients.tolist() == [1, 2, 3]
+    assert seen.duration.tolist() == [6, 7, 5]
+    np.testing.assert_array_equal(seen.signals["train_loss"], [1.0, 2.0, np.nan])
+    assert seen.ok.tolist() == [True, False, False]
+    assert seen.replied.tolist() == [True, True, False]
+    with pytest.raises(UndeclaredSignal, match="val_loss"):
+        seen.signals["val_loss"]
+
+
+def test_undeclared_profiles_cannot_be_read():
+    selector = Fixed([0])
+    Session(selector, cohort_size=1, seed=0).ask(np.arange(3), profiles={"samples": np.ones(3)})
+    with pytest.raises(UndeclaredSignal, match="'samples'"):
+        selector.rounds[0].profiles["samples"]
+
+
+def test_needs_are_checked_before_the_first_round():
+    with pytest.raises(MissingSignal, match="'utility'"):
+        Session(Oort(), cohort_size=1, seed=0, provides=frozenset({"samples"}))
+    with pytest.raises(MissingSignal, match=r"label_histogram.*P3"):
+        Session(Fixed([0], needs={"label_histogram"}), cohort_size=1, seed=0)
+    Session(Fixed([0], needs={"label_histogram"}), cohort_size=1, seed=0, max_privacy="P3")
+
+
+def test_probes_are_asked_answered_and_checked():
+    selector = Fixed([0], needs={"probe_loss"})
+    selector.probe = lambda rnd, rng: np.array([2, 1])
+    session = Session(selector, cohort_size=1, seed=0)
+    asked = []
+
+    def answer(clients, names):
+        asked.append((clients.tolist(), names))
+        return Probed(clients, Signals({"probe_loss": clients * 1.0}))
+
+    session.ask(np.arange(3), probe=answer)
+    session.tell(result(0, [0]))
+    assert asked == [([1, 2], frozenset({"probe_loss"}))]
+    assert selector.rounds[0].probed.signals["probe_loss"].tolist() == [1.0, 2.0]
+    assert selector.seen[0].probed.clients.tolist() == [1, 2]
+    with pytest.raises(MissingSignal, match="nobody answers"):
+        session.ask(np.arange(3))
+    selector.probe = lambda rnd, rng: np.array([7])
+    with pytest.raises(CohortError, match="only available"):
+        session.ask(np.arange(3), probe=answer)
+
+
+def test_same_seed_same_cohorts_other_seed_other_cohorts():
+    def cohorts(seed):
+        session, out = Session(Uniform(), cohort_size=4, seed=seed), []
+        for index in range(6):
+            clients = session.ask(np.arange(30)).clients
+            out.append(clients.tolist())
+            session.tell(result(index, clients))
+        return out
+
+    assert cohorts(1) == cohorts(1)
+    assert cohorts(1) != cohorts(2)
+
+
+def test_state_goes_on_in_another_session():
+    def play(session, rounds):
+        out = []
+        for _ in range(rounds):
+            cohort = session.ask(np.arange(20), profiles={"samples": np.ones(20)}).clients
+            out.append(cohort.tolist())
+            session.tell(result(session.index, cohort, utility=cohort + 1.0))
+        return out
+
+    whole = play(Session(Oort(), cohort_size=4, seed=5), 12)
+    first = Session(Oort(), cohort_size=4, seed=5)
+    assert play(first, 5) == whole[:5]
+    second = Session(Oort(), cohort_size=4, seed=5)
+    second.load_state_dict(first.state_dict())
+    assert play(second, 7) == whole[5:]
+
+
+def test_foreign_state_is_refused():
+    session = Session(Oort(), cohort_size=4, seed=5)
+    with pytest.raises(StateMismatch):
+        session.load_state_dict({"something": np.ones(3)})
+    with pytest.raises(StateMismatch, match="Oort"):
+        session.load_state_dict({"index": np.array(3), "selector.other": np.ones(3)})
+
+
+def test_nobody_available_and_population_growth():
+    session = Session(Uniform(), cohort_size=4, seed=0)
+    assert session.ask(np.empty(0, np.int64), population=5).clients.size == 0
+    session.tell(result(0, []))
+    cohort = session.ask(np.arange(9), population=9)
+    assert cohort.clients.size == 4
+    session.tell(result(1, cohort.clients))
+    with pytest.raises(BadParameter, match="population"):
+        session.ask(np.array([3, 12]), population=9)
+
+
+def test_questions_that_make_no_sense_are_refused_in_one_sentence():
+    def session(**given):
+        return Session(Oort(), **{"cohort_size": 3, "seed": 1, **given})
+
+    for given, words in (({"cohort_size": 1.5}, "size"), ({"seed": "a"}, "seed"), ({"seed": True}, "seed")):
+        with pytest.raises(BadParameter, match=f"{words} = .*not a whole number"):
+            session(**given)
+    for slots in ([0.5, 1.0], ["a"], [[1, 2]], 3):
+        with pytest.raises(BadParameter, match="no list of slots"):
+            session().ask(slots)
+    with pytest.raises(BadParameter, match="fewer than no clients"):
+        session().ask(np.arange(5), size=-1)
+    for rows in (np.ones(2), np.float32(1.0)):
+        with pytest.raises(BadParameter, match=r"'samples' of shape .* one row per slot"):
+            session().ask(np.arange(5), profiles={"samples": rows})
+    assert session().ask(np.arange(5), profiles={"samples": np.ones(5)}).clients.size == 3

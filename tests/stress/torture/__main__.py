@@ -1,0 +1,256 @@
+"""What must not break, broken on purpose. Prints a table of figures; exits with 1 when a goal is missed.
+
+make torture                                  everything (at most an hour on two cores)
+python tests/stress/torture --quick             a small share of everything (about a minute; part of `make test`)
+python tests/stress/torture --only kill flips   rows whose name contains one of these words
+python tests/stress/torture --json FILE         the figures as JSON as well
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dropout
+import files
+import liars
+import replies
+import web
+
+import flower
+import storage
+
+SEED = 20
+SHARE = 1.0  # of the full numbers; set by --share
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a measurement, its goal in words, and whether the figures reach it."""
+
+    name: str
+    goal: str
+    run: Callable[[bool], dict]  # quick? -> figures
+    good: Callable[[dict], bool]
+
+
+def _many(quick: bool, few: int, full: int) -> int:
+    """How many are tried: a few, all, or the share that was asked for."""
+    return few if quick else max(int(full * SHARE), min(few, full))
+
+
+def _reach(rate: float) -> Row:
+    return Row(
+        f"drop-out {rate:.0%}, 100 wanted",
+        ">= 99.9 % of rounds reach it, <= 1.05x the optimum asked",
+        lambda _: dropout.reach(rate, 100_000, SEED),
+        lambda f: f["reached"] >= 0.999 and f["asked"] <= 1.05 * f["optimum"],
+    )
+
+
+def _liars(name: str) -> Row:
+    return Row(
+        f"20 % liars against {name}",
+        "capped: <= 1.5x their share of the population",
+        lambda q: liars.worst(name, 60 if q else 150, SEED),
+        lambda f: max(f["capped"], f["capped, Sybils"]) <= 1.5,
+    )
+
+
+ROWS = (
+    Row(
+        "kill -9 of `fedcohort run` at random moments",
+        "100 % bit-identical, 0 rounds lost",
+        lambda q: storage.kills(_many(q, 3, 100), SEED),
+        lambda f: f["identical"] == f["tried"],
+    ),
+    Row(
+        "kill -9 of real Flower processes",
+        "0 records lost, the run finishes and replays, 0 processes left",
+        lambda q: flower.kills(_many(q, 2, 20), SEED),
+        lambda f: not (f["records lost"] or f["runs not finished"] or f["processes left"]),
+    ),
+    Row(
+        "crash behind every write, or in the middle of one",
+        "100 % bit-identical, 0 acknowledged records lost",
+        lambda q: storage.crash_points(_many(q, 120, 10_000), SEED),
+        lambda f: f["identical"] == f["tried"] and f["lost"] == 0,
+    ),
+    Row(
+        "simulated power cuts (WAL, FULL)",
+        "0 acknowledged records lost",
+        lambda q: storage.power_cuts(_many(q, 80, 2_000), SEED),
+        lambda f: f["lost"] == 0 and f["identical"] == f["tried"],
+    ),
+    Row(
+        "the same with synchronous=NORMAL (control: the harness sees losses)",
+        "more than 0 lost",
+        lambda q: storage.power_cuts(_many(q, 40, 500), SEED, normal=True),
+        lambda f: f["lost"] > 0,
+    ),
+    Row(
+        "bit flips in a closed journal and in snapshots",
+        "100 % noticed; without the seal none changes a record unnoticed",
+        lambda q: storage.flips(_many(q, 200, 10_000), SEED),
+        lambda f: (
+            f["journal noticed"] == f["journal"]
+            and f["snapshots passed over"] == f["snapshots"]
+            and f["unsealed, record changed unnoticed"] == 0
+        ),
+    ),
+    Row(
+        "bit flips in the WAL of a killed run",
+        "no acknowledged record lost unnoticed",
+        lambda q: storage.wal_flips(_many(q, 60, 2_000), SEED),
+        lambda f: f["last ask lost unnoticed"] == 0 and f["tell lost unnoticed"] == 0,
+    ),
+    Row(
+        "truncated journals and snapshots",
+        "100 % noticed, bytes untouched",
+        lambda q: storage.truncations(_many(q, 60, 2_000), SEED),
+        lambda f: f["journal refused untouched"] == f["journal"] and f["healed"] == f["snapshots"],
+    ),
+    Row(
+        "disk full (RLIMIT_FSIZE) at random sizes",
+        "said in one sentence; afterwards bit-identical",
+        lambda q: storage.full_disks(_many(q, 6, 200), SEED),
+        lambda f: f["identical afterwards"] == f["tried"] and f["other ends"] == 0,
+    ),
+    Row(
+        "second servers on one folder",
+        "all turned away, 0 bytes touched",
+        lambda q: storage.second_servers(_many(q, 20, 1_000), SEED),
+        lambda f: f["turned away"] == f["tried"] and f["bytes touched"] == 0,
+    ),
+    Row(
+        "newer schema (in the file, in the WAL), foreign file",
+        "refused, bytes untouched",
+        lambda q: storage.newer_and_foreign(SEED),
+        lambda f: f["refused"] == f["bytes untouched"] == f["tried"],
+    ),
+    Row(
+        "hostile replies",
+        "0 exceptions, 0 honest replies lost, rounds equal to the twin without them",
+        lambda q: replies.hostile(_many(q, 50_000, 1_000_000), SEED),
+        lambda f: (
+            not (
+                f["exceptions"] or f["accepted by mistake"] or f["honest lost"] or f["rounds that differ from the twin"]
+            )
+        ),
+    ),
+    Row("microseconds per verdict", "microseconds", lambda q: replies.cost(), lambda f: f["scalar"] < 100),
+    _reach(0.1),
+    _reach(0.3),
+    _reach(0.5),
+    Row(
+        "a fixed factor of 1.3 at 30 % (control)",
+        "fails most rounds",
+        lambda q: dropout.reach(0.3, 5_000, SEED, 1.3),
+        lambda f: f["reached"] < 0.1,
+    ),
+    Row(
+        "the drop-out jumps to 50 % and back",
+        "made good within 5 rounds",
+        lambda q: dropout.change(1, SEED),
+        lambda f: f["after the jump to 50 %"] <= 5,
+    ),
+    Row(
+        "rounds of the engine under drop-out of 10 to 100 %",
+        "0 hangs",
+        lambda q: dropout.hangs(_many(q, 1_000, 100_000), SEED),
+        lambda f: f["hung"] == 0,
+    ),
+    *(_liars(name) for name in liars.BELIEVERS),
+    Row(
+        "malicious files as checkpoints, configurations, data",
+        "all refused in one sentence, 0 payloads run",
+        lambda q: files.malicious(),
+        lambda f: f["refused"] == f["files"] and f["payloads run"] == 0,
+    ),
+    Row(
+        "dashboard: ways out of its folder",
+        "0 answered wrongly",
+        lambda q: web.traversal(_many(q, 500, 10_000), SEED),
+        lambda f: f["answered wrongly"] == 0,
+    ),
+    Row(
+        "dashboard: markup in names, contents and requests",
+        "0 answered wrongly",
+        lambda q: web.markup(_many(q, 15, 1_000), SEED),
+        lambda f: f["answered wrongly"] == 0,
+    ),
+    Row(
+        "dashboard: foreign hosts, methods, origins, no or wrong token",
+        "0 bytes said, 0 answered wrongly",
+        lambda q: web.strangers(),
+        lambda f: f["answered wrongly"] == 0,
+    ),
+    Row(
+        "the same without its guard (control: the harness sees it)",
+        "more than 0 answered wrongly",
+        lambda q: web.strangers(guarded=False),
+        lambda f: f["answered wrongly"] > 0,
+    ),
+)
+SLOW = (
+    "fedcor",
+    "neural-bandit",
+    "flash",
+    "restless-bandit",
+    "feel",
+    "divfl",
+    "linucb",
+    "processes",
+)  # left out of --quick
+
+
+def main() -> int:
+    global SHARE
+    parser = argparse.ArgumentParser(prog="torture", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--share", type=float, default=1.0, help="of the full numbers, for a busy machine")
+    args = parser.parse_args()
+    SHARE = args.share
+    chosen = [r for r in ROWS if not args.only or any(word in r.name for word in args.only)]
+    if args.quick and not args.only:
+        chosen = [r for r in chosen if not any(r.name.endswith(f" {name}") for name in SLOW)]
+    started, missed, kept = time.monotonic(), 0, []
+    now = datetime.now(UTC)
+    print(f"{now:%Y-%m-%d %H:%M} UTC, {_machine()}, load {os.getloadavg()[0]:.1f}: {' '.join(sys.argv)}\n")
+    print("| what | goal | figures | seconds | goal reached |\n|---|---|---|---|---|", flush=True)
+    for row in chosen:
+        begun = time.monotonic()
+        figures = row.run(args.quick)
+        good, seconds = row.good(figures), time.monotonic() - begun
+        missed += not good
+        told = ", ".join(f"{k} {_text(v)}" for k, v in figures.items())
+        print(f"| {row.name} | {row.goal} | {told} | {seconds:.0f} | {'yes' if good else '**no**'} |", flush=True)
+        kept.append({"what": row.name, "goal": row.goal, "figures": figures, "seconds": seconds, "reached": good})
+    print(f"\n{len(chosen)} rows in {time.monotonic() - started:.0f} s, {missed} below their goal.")
+    if args.json:
+        args.json.write_text(json.dumps({"when": f"{now:%Y-%m-%d}", "machine": _machine(), "rows": kept}, indent=1))
+    return 1 if missed else 0
+
+
+def _machine() -> str:
+    return f"{os.cpu_count()} cores {platform.machine()}, Python {platform.python_version()}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return "; ".join(map(str, value)) or "none"
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
