@@ -18,6 +18,8 @@ Real = NDArray[np.floating[Any]]
 Array = NDArray[Any]
 Arrays = dict[str, NDArray[Any]]
 
+STALENESS = "staleness"  # key of `Updates.extras`: by how many versions the model has moved since the client got it
+
 
 class Outcome(IntEnum):
     """What became of a dispatched client. Each gets exactly one."""

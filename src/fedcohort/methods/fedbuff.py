@@ -38,9 +38,8 @@ from fedcohort.methods._parts import state
 from fedcohort.methods._parts.robust import check_weighting
 from fedcohort.methods.base import Base, Double, Step, multiplicity
 from fedcohort.protocols import Aggregation
-from fedcohort.types import Arrays, Mask, Model, Real, Updates
+from fedcohort.types import STALENESS, Arrays, Mask, Model, Real, Updates
 
-STALENESS = "staleness"
 _SHAPES: dict[str, state.Shape] = {
     "sum": ("float64", 1),
     "mass": ("float64", 0),

@@ -9,15 +9,14 @@ Arguments are Python literals, read without evaluating anything. Unknown names a
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
-import re
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from fedcohort.core import spec_string
 from fedcohort.errors import BadParameter, FedcohortError, UnknownName
 from fedcohort.protocols import Method, Selector
 from fedcohort.registry.catalogue import ENTRIES, CatalogueEntry
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from fedcohort.tasks.spec import TaskSpec
     from fedcohort.worlds.world_spec import WorldSpec
 
-_TEXT = re.compile(r"^\s*([A-Za-z0-9_.\-]+)\s*(?:\((.*)\))?\s*$", re.DOTALL)
 KINDS = ("selector", "method", "world", "task")
 
 
@@ -65,20 +63,11 @@ def load(kind: str, name: str) -> type[Any]:
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """Split "name(key=literal, ...)" into a name and keyword arguments."""
-    match = _TEXT.match(text)
-    if not match:
-        raise BadParameter(repr(text), "this is not of the form name(key=value, ...)", "write e.g. oort(explore=0.8)")
-    name, arguments = match.group(1), match.group(2) or ""
+    """Split "name(key=literal, ...)" into a name and keyword arguments; a text of another form is a BadParameter."""
     try:
-        call = ast.parse(f"f({arguments})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
-            raise ValueError
-        return name, {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError, TypeError):
-        raise BadParameter(
-            repr(text), "arguments must be key=literal pairs", "write e.g. oort(explore=0.8, preset='paper')"
-        ) from None
+        return spec_string.parse(text)
+    except spec_string.SpecStringError as error:
+        raise BadParameter(error.value, error.rule, error.remedy) from None
 
 
 def make_selector(text: str) -> Selector:

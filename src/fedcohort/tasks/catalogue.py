@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from fedcohort.core.spec_string import SpecStringError, parse
 from fedcohort.engines import losses as objectives
 from fedcohort.engines.networks import Network, lenet, mlp
 from fedcohort.engines.steps import OPTIMISERS
-from fedcohort.errors import UnknownName, check
-from fedcohort.registry.lookup import parse
+from fedcohort.errors import BadParameter, UnknownName, check
 from fedcohort.tasks.classification import ClassificationSpec, Factory
 from fedcohort.tasks.quadratic import QuadraticSpec
 from fedcohort.tasks.spec import TaskSpec
-from fedcohort.types import Plan
+from fedcohort.types import Objective, Plan
 
 PLAN_OPTIONS = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "optimiser", "objective", "prox")
 _WHOLE = ("epochs", "batch_size")
@@ -261,6 +261,14 @@ def _checked(plan: dict[str, Any]) -> dict[str, Any]:
     if plan.get("optimiser", "sgd") not in OPTIMISERS:
         raise UnknownName.among("optimiser", str(plan["optimiser"]), OPTIMISERS)
     if isinstance(plan.get("objective"), str):
-        objective, arguments = parse(plan["objective"])  # "flash-robust(alpha=1.0, beta=8.0)"
-        plan["objective"] = objectives.get(objective, **arguments)
+        plan["objective"] = _objective(plan["objective"])
     return plan
+
+
+def _objective(text: str) -> Objective:
+    """The objective behind a text such as "flash-robust(alpha=1.0, beta=8.0)"."""
+    try:
+        name, arguments = parse(text)
+    except SpecStringError as error:
+        raise BadParameter(error.value, error.rule, error.remedy) from None
+    return objectives.get(name, **arguments)
