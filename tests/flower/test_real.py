@@ -78,7 +78,7 @@ def test_simulation_as_a_newcomer_runs_it(tmp_path, monkeypatch):
         assert up.returncode == 0, up.stdout + up.stderr
         marks = [p.mark for p in local.Deployment.load(app / local.FOLDER).processes]
         source, run = [line.strip() for line in up.stdout.splitlines() if line.startswith("  ")]
-        settings = 'num-server-rounds=3 cohort=2 min-available=5 selector="oort"'
+        settings = 'num-server-rounds=3 cohort-size=2 min-available=5 selector="oort"'
         line = f"PATH={shlex.quote(local._path())}; {source} && {run} --run-config {shlex.quote(settings)}"
         done = subprocess.run(
             ["bash", "-c", line], cwd=app, timeout=LIMIT - 120, check=False, capture_output=True, text=True
