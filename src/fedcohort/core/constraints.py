@@ -47,6 +47,8 @@ class Interval:
     def rule(self) -> str:
         """The rule as part of a sentence."""
         low, high = _number(self.low), _number(self.high)
+        if math.isinf(self.low) and math.isinf(self.high):
+            return "it must be finite" if self.ends == "()" else "it must be a number"
         if math.isinf(self.high):
             finite = " and finite" if self.ends[1] == ")" else ""
             if self.low == 0 and self.ends[0] == "(":
@@ -61,20 +63,29 @@ class Interval:
 
 
 class Choice:
-    """One of a few values."""
+    """One of a few values. With `counted="sample"`, also the text "sample:k" for a whole number k from 1."""
 
-    __slots__ = ("example", "options")
+    __slots__ = ("counted", "example", "options")
 
-    def __init__(self, *options: Any) -> None:
-        self.options, self.example = options, None
+    def __init__(self, *options: Any, counted: str = "") -> None:
+        self.options, self.counted, self.example = options, counted, None
 
     def holds(self, value: Any) -> bool:
         """Whether it is one of them."""
+        if self.counted and isinstance(value, str) and counted(value, self.counted):
+            return True
         return any(value == option and isinstance(value, type(option)) for option in self.options)
 
     def rule(self) -> str:
         """The rule as part of a sentence."""
-        return f"it must be one of {', '.join(str(o) for o in self.options)}"
+        words = ", ".join(str(o) for o in self.options)
+        return f"it must be one of {words}" + (f" or {self.counted}:k with k at least 1" if self.counted else "")
+
+
+def counted(text: str, word: str) -> int:
+    """k of "word:k", or 0 for any other text."""
+    head, _, tail = text.partition(":")
+    return int(tail) if head == word and tail.isascii() and tail.isdigit() else 0
 
 
 class Either:
@@ -98,7 +109,9 @@ class Either:
 
 
 Constraint = Interval | Choice | Either
+Finite = Annotated[float, Interval(ends="()")]
 Share = Annotated[float, Interval(0, 1)]
+Factor = Annotated[float, Interval(0, 1, ends="(]")]  # a share or a decay of which 0 makes no sense
 Positive = Annotated[float, Interval(0, ends="()")]
 NotNegative = Annotated[float, Interval(0, ends="[)")]
 Count = Annotated[int, Interval(1)]
