@@ -1,9 +1,9 @@
-"""Every selector on digits in the mixed world, paired by seed against uniform choice.
+"""Every selector on digits in the mixed world, paired by seed against uniform selection.
 
     python benchmarks/digits_table.py [NAME ...] [--seeds 5] [--rounds 60] [--write]
 
 Skewed, noisy and slow clients at once (mixed-v1, 50 clients, 10 a round), digits-mlp, FedAvg. For every selector:
-accuracy (mean of the last ten rounds), virtual time to 80 %, fairness (Jain), paired difference to uniform with a 95 %
+accuracy (mean of the last ten rounds), virtual time to 80 %, fairness (Jain), paired difference from uniform with a 95 %
 bootstrap interval over seeds. --write stores results/digits_selectors.json and puts each selector's rows into its page.
 A selector that probes pays for it in virtual time and traffic. P3 signals are not allowed.
 """
@@ -56,7 +56,7 @@ def row(text: str, runs: list[dict], base: list[dict]) -> str:
     gain = accuracy - np.array([r["accuracy"] for r in base])
     cells.append("-" if runs is base else _interval(gain, "{:+.3f}") + _word(gain))
     seconds = [r["seconds"] for r in runs if r["seconds"] is not None]
-    shown = _interval(np.array(seconds), "{:,.0f}") if seconds else "never"
+    shown = _interval(np.array(seconds), "{:,.0f}") if seconds else "not reached"
     cells.append(shown if len(seconds) in (0, len(runs)) else f"{shown}, {len(seconds)} of {len(runs)}")
     cells.append(f"{np.mean([r['fairness'] for r in runs]):.2f}")
     cells.append(f"{np.mean([r['megabytes'] for r in runs]):.1f}")
@@ -76,11 +76,11 @@ def _word(gain: np.ndarray) -> str:
 CAUTION = """
 
 Read it with care: intervals from five seeds are narrow by construction, there are three dozen comparisons, and a world in
-which high loss often means wrong labels is hard on everything that seeks high loss (Oort, AFL, power-of-choice, PyramidFL).
-Selectors that look at time reach 80 % sooner; few gain accuracy. That is the finding, not a failure to tune.
+which a high loss often means wrong labels is hard on every selector that seeks high loss (Oort, AFL, power-of-choice,
+PyramidFL). Selectors that take time into account reach 80 % sooner; few gain accuracy. That is the finding, not a lack of tuning.
 """
 HEAD = (
-    "| selector | accuracy | paired difference to uniform | virtual s to 80 % | fairness | MB |\n"
+    "| selector | accuracy | paired difference from uniform | virtual s to 80 % | fairness | MB |\n"
     "|---|---|---|---|---|---|"
 )
 
@@ -107,7 +107,7 @@ def write(runs: dict[str, list[dict]], seeds: int, rounds: int) -> None:
     FILE.write_text(json.dumps({**known, "world": "mixed-v1", "task": "digits-mlp", "runs": runs}, indent=1) + "\n")
     command = f"`python benchmarks/digits_table.py --seeds {seeds} --rounds {rounds} --write`, {date.today()}"
     note = (
-        f"{command}: digits-mlp in mixed-v1 (skew, noise, slow and vanishing clients), 10 of 50 clients a round, "
+        f"{command}: digits-mlp in mixed-v1 (skew, noise, slow clients, drop-out), 10 of 50 clients a round, "
         "FedAvg unless named, mean and 95 % bootstrap interval over paired seeds; probes cost virtual time.\n\n"
     )
     table = "\n".join([HEAD, *(row(t, r, runs["uniform"]) for t, r in runs.items())])

@@ -2,13 +2,13 @@
 
     python benchmarks/engine.py --long               W1, W2, W3: every contender three times, interleaved; then scaling
                                                      and 200 rounds of W1
-    python benchmarks/engine.py --page               only write the page again from the results on disk
+    python benchmarks/engine.py --page               only rewrite the page from the stored results
 
 Every contender runs in a process of its own, trains the same networks on data of the same shape, and reports the
-seconds of every round but the first. Start-up, compilation and warm-up are thus left out for all of them. Nobody
-evaluates: a round is local training of the cohort and the mean of what comes back. Results go to
+seconds of every round but the first. Start-up, compilation and warm-up are thus left out for all of them. Nothing
+is evaluated: a round is local training of the cohort and the mean of what comes back. Results go to
 benchmarks/results/engine.json and into docs/engine.md, after every workload, so that an interruption loses little.
-The page's words about bars are made from the same figures as its tables. See benchmarks/README.md for the peers'
+The page's sentences about goals are made from the same figures as its tables. See benchmarks/README.md for the peers'
 environment.
 """
 
@@ -41,7 +41,7 @@ def contenders(peer_python):
     peer = str(peer_python)
     found = {
         "fedcohort fused": [here, "ours.py", "{w}", "{fast}", "fused"],
-        "fedcohort batched": [here, "ours.py", "{w}", "{slow}", "batched"],
+        "fedcohort torch_workers": [here, "ours.py", "{w}", "{slow}", "torch_workers"],
         "PyTorch loop": [here, "pytorch_loop.py", "{w}", "{slow}"],
         TWO: [here, "pytorch_processes.py", "{w}", "{slow}"],
         f"{TWO}, channels-last": [here, "pytorch_processes.py", "{w}", "{slow}", "last"],
@@ -171,7 +171,9 @@ def arguments():
     ask.add_argument("--peers-python", default=HERE / "peers-venv" / "bin" / "python")
     ask.add_argument("--long", action="store_true", help="also time 200 rounds of W1")
     ask.add_argument("--dry", action="store_true", help="write no files")
-    ask.add_argument("--page", action="store_true", help="measure nothing: write docs/engine.md from the last results")
+    ask.add_argument(
+        "--page", action="store_true", help="measure nothing; rewrite docs/engine.md from the stored results"
+    )
     return ask.parse_args()
 
 

@@ -1,24 +1,24 @@
-"""The measured part of docs/engine.md: tables and words, both made from the same figures."""
+"""The measured part of docs/engine.md: tables and sentences, both made from the same figures."""
 
 from __future__ import annotations
 
 FLOWER, PFL, TWO = "Flower simulation", "pfl-research", "PyTorch processes"
 OURS = "fedcohort fused"
-BARS = {"W1": {"peers": 4.0, TWO: 3.0}, "W2": {"peers": 1.5}, "W3": {"peers": 3.0}}
-AGAINST = {"peers": "the fastest of Flower and pfl-research", TWO: "two-process PyTorch"}
+GOALS = {"W1": {"peers": 4.0, TWO: 3.0}, "W2": {"peers": 1.5}, "W3": {"peers": 3.0}}
+AGAINST = {"peers": "the faster of Flower and pfl-research", TWO: "two-process PyTorch"}
 LONG = 120.0  # seconds that 200 rounds of W1 may take
-NARROW = 1.1  # a bar passed by less than this factor is called narrow
+NARROW = 1.1  # a goal passed by less than this factor is called narrow
 
 
 def ratios(name, result):
-    """Our median and best over the fastest peer's, and over two-process PyTorch, with the bar where there is one."""
+    """Our median and best over the fastest peer's, and over two-process PyTorch, with the goal where there is one."""
     out = {}
     for kind in ("median", "best"):
         ours = result.get(OURS, {}).get(kind, float("nan"))
         peers = [v[kind] for c, v in result.items() if c == FLOWER or c.startswith(PFL)]
         out[kind] = {"peers": ours / max(peers)} if peers else {}
         out[kind] |= {c: ours / v[kind] for c, v in result.items() if c != OURS}
-    out["bars"] = BARS[name]
+    out["goals"] = GOALS[name]
     return out
 
 
@@ -45,34 +45,34 @@ def speeds(results):
 def table_of_ratios(results):
     """The table of ratios, medians (best)."""
     names = sorted(results["workloads"])
-    out = ["| fused over | " + " | ".join(names) + " | bar |", "|---|" + "---|" * len(names) + "---|"]
+    out = ["| fused over | " + " | ".join(names) + " | goal |", "|---|" + "---|" * len(names) + "---|"]
     for c, label in AGAINST.items():
         pairs = [[results["ratios"][w][kind].get(c) for kind in ("median", "best")] for w in names]
         cells = [f"{m:.2f} ({b:.2f})" if m is not None else "-" for m, b in pairs]
-        bars = ", ".join(f"{w} {BARS[w][c]:g}" for w in names if c in BARS[w]) or "-"
-        out.append(f"| {label} | " + " | ".join(cells) + f" | {bars} |")
+        goals = ", ".join(f"{w} {GOALS[w][c]:g}" for w in names if c in GOALS[w]) or "-"
+        out.append(f"| {label} | " + " | ".join(cells) + f" | {goals} |")
     return out
 
 
-def verdict(found, bar, what):
-    """One sentence about one bar."""
+def verdict(found, goal, what):
+    """One sentence about one goal."""
     if found is None or found != found:
-        return f"{what}: not measured, {bar:g} is asked."
-    if found < bar:
-        return f"**{what}: short of its bar, {found:.2f} where {bar:g} is asked.**"
-    return f"{what}: {found:.2f}, {bar:g} is asked{', reached narrowly' if found < NARROW * bar else ''}."
+        return f"{what}: not measured; the goal is {goal:g}."
+    if found < goal:
+        return f"**{what}: {found:.2f}, below the goal of {goal:g}.**"
+    return f"{what}: {found:.2f}; the goal is {goal:g}{' (narrowly reached)' if found < NARROW * goal else ''}."
 
 
 def verdicts(results):
-    """Every bar in words, by the medians."""
+    """Every goal as a sentence, by the medians."""
     out = []
     for w in sorted(results["workloads"]):
-        for c, bar in BARS[w].items():
-            out.append("- " + verdict(results["ratios"][w]["median"].get(c), bar, f"{w} against {AGAINST[c]}"))
+        for c, goal in GOALS[w].items():
+            out.append("- " + verdict(results["ratios"][w]["median"].get(c), goal, f"{w} against {AGAINST[c]}"))
     if "long" in results:
         took = results["long"]
-        said = f"- 200 rounds of W1 (2.5 million client-samples): {took:.0f} s, at most {LONG:.0f} s are asked"
-        out.append(said + ("." if took <= LONG else ": **short of its bar**."))
+        said = f"- 200 rounds of W1 (2.5 million client-samples): {took:.0f} s; the goal is at most {LONG:.0f} s"
+        out.append(said + ("." if took <= LONG else ": **not reached**."))
     return out
 
 
@@ -88,7 +88,7 @@ def growth(results):
         *out,
         "",
         f"Registered clients (10 train, 250 samples each; the others own one sample and are not selected): {grown}; "
-        f"every further one takes {max(each):.0f} bytes, its sample included (asked: at most 100).",
+        f"every further one takes {max(each):.0f} bytes, its sample included (goal: at most 100).",
     ]
 
 

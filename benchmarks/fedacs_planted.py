@@ -1,11 +1,11 @@
-"""Does FedACS find the least skewed clients? Planted skewness, no training.
+"""Does FedACS find the least skewed clients? Known (planted) skewness, no training.
 
     python benchmarks/fedacs_planted.py [--seeds 10] [--rounds 1000]
 
 N = 200 clients with alpha ~ U[0, 1]; K = 10 a round, lambda = 0.4, eta = 0.2, H = 5. The insight of client i in round t
 is a common direction plus a deviation of length s_t (0.5 + alpha_i) (1 + 0.15 z), z standard normal, in a random
 direction; the scale s_t falls and wobbles, so that rewards of different rounds do not compare. Printed: the share of
-the pool that belongs to the truly least skewed 40 % (a pool drawn by lot: 0.40), mean over seeds and the worst seed;
+the pool that belongs to the truly least skewed 40 % (a random pool: 0.40), mean over seeds and the worst seed;
 then the same share of the cohorts of FedACS, Rexp3 and uniform selection.
 """
 

@@ -5,8 +5,8 @@
 
 FedACS selects 10 of 200 clients a round in fedacs-uniform-v1, where client i draws a share alpha_i ~ U[0, 1] of its
 samples from one class; each sample is handed out once (reuse=1), which leaves 225 to 270 per client. Every few rounds
-all clients are asked for their insight at the current global model. Beside Q stands what the bandit has learned by
-then: the expected share of duels won, of those that it has tried.
+all clients are asked for their insight at the current global model. Next to Q: what the bandit has learned by
+then, the expected share of duels won among the clients it has tried.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Does the agent learn? FLASH-RL and FAVOR on a stationary planted problem, and in FLASH-RL's device world.
+"""Does the agent learn? FLASH-RL and FAVOR on a stationary problem with a known answer, and in FLASH-RL's device world.
 
-    python benchmarks/flash_rl_planted.py                       # the planted problem
-    python benchmarks/flash_rl_planted.py --device              # simulated training, seconds saved against uniform
+    python benchmarks/flash_rl_planted.py                       # the known answer
+    python benchmarks/flash_rl_planted.py --device              # simulated training, seconds saved compared with uniform
 
 Planted: 100 clients, 10 a round. Client i has a divergence d_i = 1.5 (1 - u_i) and takes 1 + 9 (1 - v_i) seconds
-(10 % luck), with u and v uniform on [0, 1] and independent. Its true worth is exp(-d_i) - l~_i, the mean of FLASH-RL's
-reward while the model improves. The score rises every round ("rising"), or is the mean of u over the cohort and luck
+(10 % noise), with u and v uniform on [0, 1] and independent. Its true worth is exp(-d_i) - l~_i, the mean of FLASH-RL's
+reward while the model improves. The score rises every round ("rising"), or is the mean of u over the cohort plus noise
 of 0.02 ("level": then the score falls in half of the rounds, and eq. 6 rewards the opposite). Printed: worth of the
 cohort, 0 = random, 1 = the ten best, in rounds 1-100, 101-200 and 201-300; for FAVOR, worth is u alone.
 """

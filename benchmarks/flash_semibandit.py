@@ -5,12 +5,12 @@
 
 50 clients, 10 picked, 300 rounds. Client i owns n_i samples (500 to 1,500) and is useful to a degree u_i in (0, 1).
 A round takes it about T_i = n_i + Exp(mean 10 n_i) seconds, the paper's latency at lambda_T = 10, drawn once per client
-(a slow device stays slow) with 20 % luck per round. When it is picked, its robust loss falls by s_t u_i L_i times a
-log-normal luck, and by a third of that (the model improves for all) when it is not; s_t = 0.02 / (1 + t / 30) shrinks
+(a slow device stays slow) with 20 % noise per round. When it is picked, its robust loss falls by s_t u_i L_i times a
+log-normal factor, and by a third of that (the model improves for all) when it is not; s_t = 0.02 / (1 + t / 30) shrinks
 as training converges. The validation loss follows with noise of its own. So rewards are 1e-5 to 1e-9 per second, loss
 ratios about 1, durations 1e3 to 1e5: nothing has unit scale.
 
-The efficiency of a cohort is 0 for uniform choice and 1 for the oracle, by the expected reward of its clients:
+The efficiency of a cohort is 0 for uniform selection and 1 for the oracle, by the expected reward of its clients:
     (sum over the cohort - M mean over all) / (sum over the best M - M mean over all),
 averaged over the last 100 rounds. Everything goes through probe, select and observe, as in a real run.
 """

@@ -1,11 +1,10 @@
-"""What a W1 round costs beside training: ask, tell, journal, snapshot, aggregate, validate, clock.
+"""What a W1 round costs besides training: ask, tell, journal, snapshot, aggregate, validate, clock.
 
-    FEDCOHORT_DATA=... python benchmarks/overhead.py [--rounds 30]
+    python benchmarks/overhead.py [--rounds 30]
 
-10 of 200 clients, 250 CIFAR-10 samples each, the tutorial CNN, 5 local epochs, batch 50, with a journal and a snapshot
-every round. Training and evaluation are timed apart; the rest is the overhead: the median over the rounds, and the mean,
-which a disk that others use can lift. Without CIFAR-10 on disk, random pictures
-of the same shape are used: the cost is the same.
+10 of 200 clients, 250 CIFAR-shaped samples each, the tutorial CNN, 5 local epochs, batch 50, with a journal and a snapshot
+every round. Training and evaluation are timed separately; the rest is the overhead: the median over the rounds, and
+the mean, which a shared disk can raise. The images are random numbers of the same shape: the cost is the same.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def main() -> None:
     for selector in ("uniform", "oort", "fedacs"):
         found[selector] = row = measure(selector, args.rounds)
         print(
-            f"{selector:10} round {row['round_ms']:.0f} ms, beside training {row['other_ms']:.1f} ms "
+            f"{selector:10} round {row['round_ms']:.0f} ms, besides training {row['other_ms']:.1f} ms "
             f"(mean {row['other_ms_mean']:.1f}): {row['share']:.1%} (mean {row['share_mean']:.1%})"
         )
     known = {"date": str(date.today()), "machine": platform.machine(), "rounds": args.rounds}

@@ -2,8 +2,8 @@
 
     python benchmarks/robust_methods.py [--seeds 5] [--rounds 40]
 
-50 clients with Dirichlet(0.5) labels, 10 a round by uniform choice, digits-mlp; the same seeds for every cell, so the
-same clients lie. NaN updates are refused by the validator before any method sees them; scaled ones are not (no norm
+50 clients with Dirichlet(0.5) labels, 10 a round selected uniformly, digits-mlp; the same seeds for every cell, so the
+same clients lie. NaN updates are rejected by the validator before any method sees them; scaled ones are not (no norm
 limit is set), so that the method itself is tested. Last five rounds' mean accuracy, mean and lowest over seeds.
 """
 
@@ -73,15 +73,15 @@ def page(rows: dict[str, dict[str, list[float]]], seeds: int, rounds: int) -> st
     more = [(4, _at_least(4)), (5, _at_least(5))]
     odds = ", ".join(f"{k} or more in {p:.1%} of rounds" for k, p in more)
     return (
-        "# A fifth of liars\n\n"
+        "# A fifth of the clients lie\n\n"
         f"`python benchmarks/robust_methods.py --seeds {seeds} --rounds {rounds}`, {date.today()}: digits-mlp, 50 clients, "
-        "Dirichlet(0.5), 10 a round by uniform choice; mean of the last five rounds, mean over seeds (lowest seed).\n\n"
+        "Dirichlet(0.5), 10 a round selected uniformly; mean of the last five rounds, mean over seeds (lowest seed).\n\n"
         + "\n".join(lines)
         + "\n\nHow to read it\n\n"
-        "- NaN updates are refused by the validator before any method sees them; that column is the same for all methods.\n"
-        f"- A fifth of the population is not a fifth of every cohort: of 10 clients, {odds}. A method that stands "
-        "three liars in ten (`trim=0.3`, `liars=0.3`) is beaten in such a round, and with updates scaled by 100 one such "
-        "round near the end shows. Geometric median, median and norm clipping stand it; so does a limit in the validator, "
+        "- NaN updates are rejected by the validator before any method sees them; that column is the same for all methods.\n"
+        f"- A fifth of the population is not a fifth of every cohort: of 10 clients, {odds}. A method that tolerates "
+        "three liars in ten (`trim=0.3`, `byzantine_fraction=0.3`) fails in such a round, and with updates scaled by 100 one such "
+        "round near the end shows. Geometric median, median and norm clipping tolerate it; so does a limit in the validator, "
         "`--set max_norm=...`, with any method.\n"
         "- Averaging methods fail with scaled updates, as they must. Adaptive server optimisers divide the size out.\n"
         "- SCAFFOLD's control variates carry what liars sent into later rounds: it is the most fragile under flipped signs.\n"

@@ -1,7 +1,7 @@
 """A million clients: state, selection, learning, snapshot and resume, for one selector of each family; ten million for
 uniform, Oort and FedACS (fast).
 
-    python benchmarks/scale.py [NAME ...] [--cohort-size 1000000] [--large 10000000] [--json FILE]
+    python benchmarks/scale.py [NAME ...] [--clients 1000000] [--large 10000000] [--json FILE]
 
 Every selector is first told about every client, in rounds of 50,000 (so nothing is unexplored), then asked for 100.
 State is the sum of the arrays of `state_dict`; snapshot and resume go through `Snapshots` (digest, sync, rename) on the
@@ -99,11 +99,11 @@ def _stored(name: str, state: dict[str, np.ndarray]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--cohort-size", type=int, default=1_000_000)
-    parser.add_argument("--large", type=int, default=10_000_000, help="0: leave it out")
+    parser.add_argument("--clients", type=int, default=1_000_000)
+    parser.add_argument("--large", type=int, default=10_000_000, help="0: skip it")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    work = [(name, args.size) for name in args.names or FAMILIES]
+    work = [(name, args.clients) for name in args.names or FAMILIES]
     work += [(name, args.large) for name in LARGE if args.large and not args.names]
     print(f"{date.today()}, {os.cpu_count()} cores {platform.machine()}, Python {platform.python_version()}, ", end="")
     print(f"NumPy {np.__version__}, load {os.getloadavg()[0]:.1f}\n")

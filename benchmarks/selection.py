@@ -1,10 +1,10 @@
 """How long a selection takes at 10^4, 10^5 and 10^6 clients.
 
-    python benchmarks/selection.py [NAME ...] [--cohort-sizes 10000 100000 1000000] [--json FILE]
+    python benchmarks/selection.py [NAME ...] [--clients 10000 100000 1000000] [--json FILE]
 
 Every selector is first told about every client (so that nothing is unexplored and full scans are full), then asked for
-100 clients. Milliseconds of the best and the median of several selections in this run. Beside Oort stands a
-dict-per-client version written for this benchmark in the manner of the published implementations.
+100 clients. Milliseconds: best and median of several selections in this run. Oort is compared with a
+dict-per-client version written for this benchmark in the style of the published implementations.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ def dict_oort(n: int, k: int = 100) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=registry.names("selector"))
-    parser.add_argument("--cohort-sizes", nargs="*", type=int, default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--clients", nargs="*", type=int, default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rows = {}
-    print(f"{'selector':<20}" + "".join(f"{n:>16,}" for n in args.sizes) + "    ms, best (median), K = 100")
+    print(f"{'selector':<20}" + "".join(f"{n:>16,}" for n in args.clients) + "    ms, best (median), K = 100")
     for name in args.names:
         cells = []
-        for n in args.sizes:
+        for n in args.clients:
             if n > SKIP_ABOVE.get(name, n):
                 cells.append(None)
                 continue
@@ -129,12 +129,16 @@ def main() -> None:
             f"{name:<20}"
             + "".join(f"{'-':>16}" if c is None else f"{c[0]:>8.2f} ({c[1]:.2f})".rjust(16) for c in cells)
         )
-    reference = [dict_oort(n) for n in args.sizes]
+    reference = [dict_oort(n) for n in args.clients]
     print(f"{'dict-per-client oort':<20}" + "".join(f"{t:>16,.0f}" for t in reference))
     if "oort" in rows and rows["oort"][-1]:
-        print(f"ratio at {args.sizes[-1]:,}: {reference[-1] / rows['oort'][-1][1]:.0f}x (median against one run)")
+        print(f"ratio at {args.clients[-1]:,}: {reference[-1] / rows['oort'][-1][1]:.0f}x (median against one run)")
     if args.json:
-        found = {"date": str(date.today()), "machine": platform.processor() or platform.machine(), "sizes": args.sizes}
+        found = {
+            "date": str(date.today()),
+            "machine": platform.processor() or platform.machine(),
+            "clients": args.clients,
+        }
         args.json.write_text(json.dumps({**found, "ms": rows, "dict_oort_ms": reference}, indent=1) + "\n")
 
 

@@ -1,7 +1,7 @@
 """What worlds cost: `python benchmarks/worlds.py` prints seconds, megabytes and bytes per client.
 
 Each world is built in a process of its own, so that the peak memory is its own. The pool has two samples per client
-(eight for the FedACS worlds, which hand every sample out eight times).
+(eight for the FedACS worlds, which use every sample eight times).
 """
 
 import argparse

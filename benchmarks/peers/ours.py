@@ -1,4 +1,4 @@
-"""fedcohort's engines: the cohort trained from one model, FedAvg of the updates. Third argument: fused or batched."""
+"""fedcohort's engines: the cohort trained from one model, FedAvg of the updates. Third argument: fused or torch_workers."""
 
 import sys
 import time
