@@ -1,19 +1,19 @@
-"""The drill: a real Flower deployment on loopback that is treated badly, and finishes.
+"""The drill: a real Flower deployment on loopback that meets every kind of fault, and finishes.
 
-One SuperLink, three SuperNodes, digits; every round asks two of the three, chosen by the selector. What happens:
+One SuperLink, three SuperNodes, digits; every round asks two of the three, chosen by the selector:
 
-    one client sends NaN, one straggles beyond the deadline, one sends a metric key that nobody else sends;
-    the ServerApp is killed (kill -9) while clients train, and started again: the round is asked again;
+    one client sends NaN, one misses the deadline, one sends a metric key that nobody else sends;
+    the ServerApp is killed (kill -9) while clients train, and started again: the same cohort is asked again;
     the SuperNode of a client that trains is killed (kill -9);
-    and one more round, of those that are left
+    then one more round with the remaining clients
 
     python benchmarks/flower_drill.py                       # insecure, selectors uniform and oort
     python benchmarks/flower_drill.py --tls                 # TLS and registered node keys
     python benchmarks/flower_drill.py --calm --rounds 1     # no faults
 
-Each step waits for the one before to show in the journal, and the deadline follows from how long the SuperLink needs to
-start: a busy machine makes the drill longer, not different. Processes are ended by the ids they were started with; the
-last line says that none is left.
+Each step waits until the previous one shows in the journal, and the deadline follows from how long the SuperLink needs
+to start: a busy machine makes the drill longer, not different. Processes are ended by their own ids; the last line
+says that none is left.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcohort.flower.dev import deployment as local
+from fedcohort.flower.dev import deployment as loopback
 from fedcohort.flower.dev.project import write_project
 from fedcohort.storage.journal import Journal
 
-FAULTS = {"nan": "update-not-finite", "straggle": "", "extra": "metric-unknown:surprise"}  # what comes of each
+FAULTS = {"nan": "update-not-finite", "straggle": "", "extra": "metric-unknown:surprise"}  # the reason in the journal
 KEYS = ("train_loss", "num-examples", "num-steps")  # the metrics that a reply must have
-LATER = 4.0  # seconds beyond the deadline that a straggler takes
-MANY = 50  # rounds of the run that is killed; the one that goes on is told how many are left
-ABSENT = 300.0  # seconds without a ServerApp after which the run is given up: Flower starts one anew every 30
+LATER = 4.0  # seconds by which a straggler misses the deadline
+MANY = 50  # rounds of the run that is killed; the run that resumes it gets the number that is left
+ABSENT = 300.0  # seconds without a ServerApp after which we give up; Flower restarts one every 30
 FAULTY = '''
 import os
 import time
@@ -90,7 +90,7 @@ def train('''
 
 
 def write_app(folder: Path) -> Path:
-    """The ready project, with clients that can misbehave, and data that load fast."""
+    """The project template, with clients that can misbehave and data that load fast."""
     from sklearn.datasets import load_digits
 
     app, events = folder / "drill-app", folder / "events"
@@ -126,7 +126,7 @@ class Drill:
         self.folder, self.selector, self.options = folder, selector, options
         self.state, self.events = folder / "state", folder / "events"
         self.app = write_app(folder)
-        self.deployment = local.Deployment(folder / "deployment", local.free_port(), options.tls)
+        self.deployment = loopback.Deployment(folder / "deployment", loopback.free_port(), options.tls)
         (self.deployment.folder / "flwr").mkdir(parents=True)
         self.began, self.seen = time.monotonic(), time.monotonic()
         self.runs = 0
@@ -137,13 +137,13 @@ class Drill:
 
     def up(self) -> None:
         """The SuperLink and three SuperNodes; a machine on which the first takes long gets a longer deadline."""
-        local.start_superlink(self.deployment, self.options.patience)
+        loopback.start_superlink(self.deployment, self.options.patience)
         self.deadline = self.options.deadline or round(5.0 + 2.5 * (time.monotonic() - self.began), 1)
-        local.start_supernodes(self.deployment, self.options.clients)
+        loopback.start_supernodes(self.deployment, self.options.clients)
         self.say(f"SuperLink and {self.options.clients} SuperNodes are started; deadline {self.deadline} s")
 
     def run(self, **changes: object) -> None:
-        """`flwr run`: the first one, or one that goes on where the last one was killed."""
+        """`flwr run`: the first one, or one that resumes the one that was killed."""
         settings = {
             "selector": self.selector,
             "num-server-rounds": self.options.rounds if self.options.calm else MANY,
@@ -155,8 +155,8 @@ class Drill:
             **changes,
         }
         pairs = " ".join(f'{k}="{v}"' if isinstance(v, str) else f"{k}={json.dumps(v)}" for k, v in settings.items())
-        arguments = ["run", str(self.app), local.CONNECTION, "--run-config", pairs]
-        local.run_flwr(self.deployment, arguments, self.options.patience)
+        arguments = ["run", str(self.app), loopback.CONNECTION, "--run-config", pairs]
+        loopback.run_flwr(self.deployment, arguments, self.options.patience)
         self.runs, self.seen = self.runs + 1, time.monotonic()
         self.say("flwr run" if self.runs == 1 else "flwr run again, with the same state_dir")
 
@@ -171,7 +171,7 @@ class Drill:
             journal.close()
 
     def wait(self, done: Callable[[], object], what: str) -> None:
-        """Until it is so; gives up where no ServerApp is there any more, or patience is over."""
+        """Wait until it is true; give up when there is no ServerApp for too long, or patience runs out."""
         until = time.monotonic() + self.options.patience
         while not done():
             now = time.monotonic()
@@ -184,7 +184,7 @@ class Drill:
     def server_app(self) -> int | None:
         """Process id of the ServerApp, among those that our SuperLink started."""
         link = next(p for p in self.deployment.processes if p.name == "superlink")
-        for pid in local.marked(link.mark):
+        for pid in loopback.marked(link.mark):
             try:
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:3]
             except OSError:
@@ -211,11 +211,11 @@ class Drill:
 
     def kill_super_node(self, client: str) -> None:
         """kill -9 of a SuperNode and all that it started."""
-        local.kill(next(p for p in self.deployment.processes if p.name == f"supernode-{client}"))
+        loopback.kill(next(p for p in self.deployment.processes if p.name == f"supernode-{client}"))
         self.say(f"SuperNode {client} killed in round {len(self.records('ask'))}")
 
     def shown(self) -> bool:
-        """Whether every fault has come to the journal. One whose reply came too late is there to be taken once more."""
+        """Whether every fault is in the journal. One whose reply came too late may be taken once more."""
         rows = rows_of(self.state)
         reasons = [why for row in rows for why in row["reasons"].values()]
         for what, reason in FAULTS.items():
@@ -237,13 +237,13 @@ class Drill:
         self.kill_server_app()
         open_ = len(self.records("tell")) + 1
         self.run(**{"min-available": 1, "pause": 2.0, "num-server-rounds": open_ + 1})
-        self.wait(lambda: self.records("again") or len(self.records("tell")) >= open_, "going on")
+        self.wait(lambda: self.records("again") or len(self.records("tell")) >= open_, "the resumed run")
         self.say(f"round {open_} is asked again")
         self.wait(lambda: self.training(open_) or self.training(open_ + 1), "training after the resume")
         self.kill_super_node((self.training(open_) or self.training(open_ + 1))[0])
 
     def figures(self) -> dict[str, object]:
-        """What came of it, from the journal."""
+        """The figures of this drill, from the journal."""
         rows = rows_of(self.state)
         return {
             "selector": self.selector,
@@ -282,7 +282,7 @@ def rows_of(state: Path) -> list[dict]:
 
 
 def drill(selector: str, options: argparse.Namespace) -> dict[str, object]:
-    """One deployment and one run, from nothing to nothing."""
+    """One deployment and one run, from start to clean-up."""
     print(f"{selector} ({'TLS, node keys' if options.tls else 'insecure'})", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="flower-drill-"))
     one, marks = Drill(folder, selector, options), []
@@ -298,8 +298,8 @@ def drill(selector: str, options: argparse.Namespace) -> dict[str, object]:
         finally:
             marks = [p.mark for p in one.deployment.processes]
             one.deployment.down(2.0)
-        found["orphans"] = [pid for mark in marks for pid in local.marked(mark)] + mentioning(folder)
-        one.say("everything is ended")
+        found["orphans"] = [pid for mark in marks for pid in loopback.marked(mark)] + mentioning(folder)
+        one.say("everything has ended")
         print("  " + json.dumps(found), flush=True)
         return found
     finally:
@@ -336,15 +336,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--selectors", nargs="+", default=["uniform", "oort"])
     parser.add_argument("--clients", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=2, help="of a calm run")
-    parser.add_argument("--deadline", type=float, default=0.0, help="seconds; by default as the machine is fast")
-    parser.add_argument("--patience", type=float, default=600.0, help="seconds to wait for anything at all")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds of a calm run")
+    parser.add_argument(
+        "--deadline", type=float, default=0.0, help="seconds; by default it follows from the speed of the machine"
+    )
+    parser.add_argument("--patience", type=float, default=600.0, help="seconds to wait for any single step")
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--calm", action="store_true", help="no faults, no kills")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and journals")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended then, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     runs = [drill(selector, options) for selector in options.selectors]
     orphans = [pid for run in runs for pid in run["orphans"]]
     found = {"when": when(), "machine": machine(), "tls": options.tls, "runs": runs, "orphans": orphans}

@@ -29,11 +29,16 @@ class ModelLayout:
 
     @classmethod
     def of(cls, arrays: ArrayRecord, last_layer: tuple[str, ...] | None = None) -> ModelLayout:
-        """The layout of the initial arrays; they are the server's own and may be believed."""
+        """The layout of the initial arrays; they come from the server itself and are trusted."""
         found = {str(k): a.numpy() for k, a in arrays.items()}
         check(bool(found), "initial_arrays", "the model has no arrays", "pass the initial model's parameters")
         for key, value in found.items():
-            check(value.dtype.kind in "fiu", f"array {key!r} of {value.dtype}", "models are numbers", "convert it")
+            check(
+                value.dtype.kind in "fiu",
+                f"array {key!r} of {value.dtype}",
+                "models consist of numbers",
+                "convert it",
+            )
         if last_layer is None:
             last_layer = _guess(found)
         for key in last_layer:
@@ -47,7 +52,7 @@ class ModelLayout:
 
     @property
     def buffers(self) -> list[str]:
-        """Float statistics that no gradient moves."""
+        """Float statistics that no gradient changes."""
         return [k for k, d in self.dtypes.items() if d.kind == "f" and k.endswith(_BUFFERS)]
 
     @property

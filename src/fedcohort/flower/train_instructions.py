@@ -1,11 +1,11 @@
-"""What a round asks of the training function, beside training: how long, how fast, and what is added to the gradient.
+"""What a round asks of the training function: epochs, learning rate, and what is added to the gradient.
 
 ::
 
     asked = instructions(message, epochs=1, lr=0.1)
-    gradient = asked.adjust(gradient, weights)      # FedProx, SCAFFOLD, FedDyn; as it is where nothing is asked
+    gradient = asked.adjust(gradient, weights)      # FedProx, SCAFFOLD, FedDyn; unchanged for other methods
 
-An app whose training function does this may say so: ``CohortApp(applies=SUPPORTED)``.
+An app whose training function does this declares it: ``CohortApp(applies=SUPPORTED)``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from fedcohort.flower import wire
 
 PROX, CORRECT = "proximal-mu", "correction"
-SUPPORTED = (PROX, CORRECT)  # what :meth:`TrainInstructions.adjust` does on request
+SUPPORTED = (PROX, CORRECT)  # what :meth:`TrainInstructions.adjust` can apply
 CORRECTION = "fedcohort.correction"  # ArrayRecord of a request: added to every gradient
 
 
 @dataclass(frozen=True)
 class TrainInstructions:
-    """Of one round, for one client."""
+    """The instructions of one round for one client."""
 
     epochs: int
     lr: float
@@ -46,7 +46,7 @@ class TrainInstructions:
 
 
 def instructions(message: Message, *, epochs: int = 1, lr: float = 0.1) -> TrainInstructions:
-    """What this message asks for. `epochs` and `lr` are the app's own; a selector may direct other work (PyramidFL)."""
+    """The instructions in this message. `epochs` and `lr` are the defaults of the app; PyramidFL scales the epochs."""
     content = message.content
     config = content.get("config")
     prox = config.get(PROX, 0.0) if isinstance(config, ConfigRecord) else 0.0
@@ -56,7 +56,7 @@ def instructions(message: Message, *, epochs: int = 1, lr: float = 0.1) -> Train
 
 
 def work(message: Message, epochs: int) -> int:
-    """Local epochs of this round: the app's own, scaled by what the selector directs (PyramidFL), at least one."""
-    told = message.content.get(wire.REQUEST)
-    factor = told.get("directive.work", 1.0) if isinstance(told, ConfigRecord) else 1.0
+    """Local epochs of this round: those of the app, scaled as the selector directs (PyramidFL), at least one."""
+    request = message.content.get(wire.REQUEST)
+    factor = request.get("directive.work", 1.0) if isinstance(request, ConfigRecord) else 1.0
     return max(round(epochs * float(factor)), 1)

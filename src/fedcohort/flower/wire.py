@@ -1,6 +1,6 @@
-"""What goes over the wire: names of records and fields, and how arrays are read without believing their sender.
+"""What goes over the wire: names of records and fields, and how arrays are read without trusting their sender.
 
-A request carries, beside what the wrapped strategy puts into it, one ConfigRecord named ``fedcohort``; a reply may
+A request carries, besides what the wrapped strategy puts into it, one ConfigRecord named ``fedcohort``; a reply may
 carry a MetricRecord ``fedcohort.signals`` and an ArrayRecord ``fedcohort.vectors``. All three are ours: the wrapped
 strategy never sees them. Client ids are text; node ids are 64-bit and never leave this package.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-WIRE = 1  # version of this format; clients of another one are refused
+WIRE = 1  # version of this format; clients with another one are refused
 REQUEST = "fedcohort"  # ConfigRecord of a request: wire, round, measure, directives
 SIGNALS = "fedcohort.signals"  # MetricRecord of a reply: scalar signals
 VECTORS = "fedcohort.vectors"  # ArrayRecord of a reply: vector signals
@@ -26,7 +26,7 @@ _NPY_HEAD = 4096  # more than any header of a plain array needs
 
 
 class Refused(Exception):
-    """A reply that is not believed; the reason code goes to the journal."""
+    """A reply that is rejected; the reason code goes to the journal."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -1,11 +1,11 @@
-"""`CohortApp`: a Flower ClientApp that also answers what a selector asks. An existing app changes by one line.
+"""`CohortApp`: a Flower ClientApp that also sends what a selector reads. An existing app changes by one line.
 
 ::
 
     app = CohortApp(outputs=outputs)          # was: app = ClientApp()
 
-Training functions stay as they are. Their replies get the signals that the server asked for; two queries are answered:
-who the client is, and probes of the current model. Nothing above `max_privacy` is ever sent, whoever asks.
+Training functions stay as they are. Their replies get the signals that the server asked for. Two queries are answered:
+registration (who this client is) and probes of the current model. Nothing above `max_privacy` is ever sent.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CohortApp(ClientApp):  # type: ignore[misc]
         applies: Iterable[str] = (),
         max_privacy: str = "P2",
     ) -> None:
-        check(max_privacy in PRIVACY, f"max_privacy = {max_privacy!r}", "this is no privacy level", "use P0 to P3")
+        check(max_privacy in PRIVACY, f"max_privacy = {max_privacy!r}", "it is not a privacy level", "use P0 to P3")
         super().__init__(client_fn, mods)
         self._meter, self._version, self._applies = Meter(outputs, gradient), version, sorted(applies)
         self._level = PRIVACY[max_privacy]
@@ -70,8 +70,7 @@ class CohortApp(ClientApp):  # type: ignore[misc]
 
     def _signals(self, message: Message, context: Context, call: Handler) -> Message:
         """The mod around a training function."""
-        told = message.content.get(wire.REQUEST)
-        wanted = self._allowed(told)
+        wanted = self._allowed(message.content.get(wire.REQUEST))
         if not wanted:
             return call(message, context)
         broadcast = _only_arrays(message.content)
@@ -80,16 +79,16 @@ class CohortApp(ClientApp):  # type: ignore[misc]
         if not reply.has_content():
             return reply
         found.update(self._meter.after(wanted, _only_arrays(reply.content), context))
-        for record in reply.content.metric_records.values():  # the app's own report of the first epoch goes first
+        for record in reply.content.metric_records.values():  # the app's own report of the first epoch is preferred
             found.update({n: record[n] for n in wanted & {"train_loss", "train_loss_sq"} if n in record})
         _attach(reply.content, found)
         return reply
 
     def _register(self, message: Message, context: Context) -> Message:
-        """Who this client is and what it can tell."""
-        told = message.content.get(wire.REQUEST, ConfigRecord())
+        """Answer who this client is and what it can measure."""
+        request = message.content.get(wire.REQUEST, ConfigRecord())
         able = {n for n in self._provides(context) if catalogue.get(n).privacy <= self._level}
-        asked = frozenset(str(n) for n in told.get("profiles", []) if n in able)
+        asked = frozenset(str(n) for n in request.get("profiles", []) if n in able)
         body: dict[str, Any] = {
             "wire": wire.WIRE,
             "id": identity(context),
@@ -104,7 +103,7 @@ class CohortApp(ClientApp):  # type: ignore[misc]
         return Message(content, reply_to=message)
 
     def _probe(self, message: Message, context: Context) -> Message:
-        """Probe signals of the broadcast model."""
+        """Answer with probe signals of the broadcast model."""
         wanted = self._allowed(message.content.get(wire.REQUEST))
         arrays = _only_arrays(message.content)
         found = self._meter.before(wanted - {"probe_weights"}, arrays, context)
@@ -119,16 +118,16 @@ class CohortApp(ClientApp):  # type: ignore[misc]
     def _provides(self, context: Context) -> frozenset[str]:
         return self._meter.provides(context, self._trainer is not None)
 
-    def _allowed(self, told: Any) -> frozenset[str]:
-        """The signals asked for that this client's own privacy level lets out."""
-        asked = told.get("measure", []) if isinstance(told, ConfigRecord) else []
+    def _allowed(self, request: Any) -> frozenset[str]:
+        """The requested signals that the privacy level of this client permits."""
+        asked = request.get("measure", []) if isinstance(request, ConfigRecord) else []
         return frozenset(
             str(n) for n in asked if n in catalogue.SIGNALS and catalogue.get(str(n)).privacy <= self._level
         )
 
 
 def identity(context: Context) -> str:
-    """The stable id of the client behind a node: node config ``client-id``, else ``partition-id``, else its node id."""
+    """The stable id of the client on a node: node config ``client-id``, else ``partition-id``, else its node id."""
     for key in ("client-id", "partition-id"):
         if key in context.node_config:
             return str(context.node_config[key])

@@ -1,12 +1,12 @@
-"""What a client can measure at home: every signal follows from two functions that the app may give.
+"""What is measured on the client: every signal follows from two functions that the app may provide.
 
-`outputs(arrays, context, part)` answers with logits and labels of the model on this client's "train" or "validation"
-data (None where there are none): all losses, accuracies, sample counts and label shares follow.
-`gradient(arrays, context)` answers with the full-batch gradient, named as the arrays: norms and FedACS's insight
-follow.
+`outputs(arrays, context, part)` returns logits and labels of the model on the client's "train" or "validation" data
+(None if there is none): all losses, accuracies, sample counts and label shares follow from it.
+`gradient(arrays, context)` returns the full-batch gradient, named like the arrays: norms and FedACS's insight follow
+from it.
 
 Departure: `train_loss_sq`, `utility` and a `train_loss` that the app does not report itself are measured at the
-broadcast model on all local training data, not in passing over the first local epoch.
+broadcast model on all local training data, not during the first local epoch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TRAIN = frozenset({"train_loss", "train_loss_sq", "loss_count", "utility", "los
 _PROBES = frozenset({"probe_loss", "probe_batch_loss", "probe_val_loss", "probe_robust_loss", "probe_accuracy"})
 _FROM_OUTPUTS = _TRAIN | _PROBES | {"loss_after", "val_loss", "samples", "label_histogram"}
 _FROM_GRADIENT = frozenset({"grad_norm", "insight", "probe_grad_norm"})
-_STATED = frozenset({"frequency", "bandwidth"})  # profiles that only the node config can tell
+_FROM_CONFIG = frozenset({"frequency", "bandwidth"})  # profiles that only the node config knows
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ GradientFn = Callable[[ArrayRecord, Context], Mapping[str, NDArray[Any]]]
 
 
 class Meter:
-    """Measures what is asked for, nothing else."""
+    """Measures what was requested, nothing else."""
 
     def __init__(self, outputs: OutputsFn | None, gradient: GradientFn | None) -> None:
         self.outputs, self.gradient = outputs, gradient
 
     def provides(self, context: Context, trains: bool) -> frozenset[str]:
         """Signals that this client can send."""
-        names = {"cores", *(n for n in _STATED if n in context.node_config)}
+        names = {"cores", *(n for n in _FROM_CONFIG if n in context.node_config)}
         if self.outputs is not None:
             names |= _FROM_OUTPUTS
         if self.gradient is not None:
@@ -64,11 +64,11 @@ class Meter:
         return frozenset(names | ({"probe_weights"} if trains else set()))
 
     def profile(self, names: frozenset[str], arrays: ArrayRecord | None, context: Context) -> dict[str, Any]:
-        """Profile signals, asked once; the initial model comes along where labels are asked about."""
+        """Profile signals, requested once; the initial model is sent along where labels are needed."""
         out: dict[str, Any] = {}
         if "cores" in names:
             out["cores"] = float(os.cpu_count() or 1)
-        for name in sorted(names & _STATED):
+        for name in sorted(names & _FROM_CONFIG):
             out[name] = float(cast(float, context.node_config[name]))
         if "samples" in names and "num-samples" in context.node_config:
             out["samples"] = int(cast(int, context.node_config["num-samples"]))
@@ -135,7 +135,7 @@ def _gradient(gradient: Mapping[str, NDArray[Any]], layout: ModelLayout) -> dict
 
 
 def _named(found: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    """Under the names that were asked for; optional ones that could not be measured are NaN."""
+    """The values under the requested names; optional ones that could not be measured are NaN."""
     out: dict[str, Any] = {}
     for name in names:
         plain = name.removeprefix("probe_")

@@ -1,4 +1,4 @@
-"""Certificates and node keys for a loopback deployment with TLS. For try-outs and tests, not for the world."""
+"""Certificates and node keys for a loopback deployment with TLS. For try-outs and tests, not for production."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VALID = datetime.timedelta(days=30)
 
 
 def write_certificates(folder: Path) -> None:
-    """A CA of our own (ca.crt) and a server certificate for 127.0.0.1 (server.pem, server.key)."""
+    """Write a CA of our own (ca.crt) and a server certificate for 127.0.0.1 (server.pem, server.key)."""
     x509, ec, hashes, serialization = _cryptography()
     folder.mkdir(parents=True, exist_ok=True)
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
@@ -26,10 +26,10 @@ def write_certificates(folder: Path) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    places = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     server = (
         _certificate(x509, name, ca_name, key.public_key())
-        .add_extension(x509.SubjectAlternativeName(places), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(x509, sign=False), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
@@ -45,7 +45,7 @@ def write_certificates(folder: Path) -> None:
 
 
 def write_node_key(path: Path) -> Path:
-    """An elliptic-curve key pair in OpenSSH form: `path` and `path.pub`."""
+    """Write an elliptic-curve key pair in OpenSSH form, `path` and `path.pub`, unless it is already there."""
     _, ec, _, serialization = _cryptography()
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():

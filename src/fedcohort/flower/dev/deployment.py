@@ -1,7 +1,7 @@
 """A Flower deployment on this machine: one SuperLink and some SuperNodes on loopback.
 
-Flower starts processes of its own, some in sessions of their own. Each process tree that is started here carries a mark
-in its environment that nothing else has; processes are found by that mark and ended by their ids, never by name.
+Flower starts further processes, some in their own sessions. Each process tree that is started here has a unique mark in
+its environment; processes are found by that mark and ended by their ids, never by name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # seconds until a task is taken up; Flower's own: 1
+BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # seconds between looks for a task; Flower's default is 1
 MARK = "FEDCOHORT_FLOWER_MARK"
 CONNECTION = "loopback"
 _FRAME = re.compile(r"[\u2500-\u257f]|\x1b\[[0-9;]*m")  # boxes and colours
@@ -40,7 +40,7 @@ _FRAME = re.compile(r"[\u2500-\u257f]|\x1b\[[0-9;]*m")  # boxes and colours
 
 @dataclass(frozen=True)
 class Process:
-    """One process that was started here, with all that it starts."""
+    """One process that was started here, and everything it starts in turn."""
 
     name: str
     pid: int
@@ -63,13 +63,13 @@ class Deployment:
         return {**os.environ, **BRISK, **OFFLINE, "FLWR_HOME": str(self.folder / "flwr"), "PATH": _path()}
 
     def save(self) -> None:
-        """Note what runs, after every change."""
+        """Write down what is running; called after every change."""
         body = {"port": self.port, "secure": self.secure, "processes": [asdict(p) for p in self.processes]}
         (self.folder / "deployment.json").write_text(json.dumps(body, indent=2), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Deployment:
-        """The deployment of a folder."""
+        """The deployment that was started in a folder."""
         path = folder / "deployment.json"
         if not path.exists():
             raise StoreError(f"{folder}", "no deployment was started here", "start one with `fedcohort flower up`")
@@ -80,11 +80,11 @@ class Deployment:
             raise StoreError(f"{path}", "it cannot be read", "end what it lists, and delete it") from None
 
     def alive(self) -> list[Process]:
-        """Those that still run."""
+        """Processes that are still running."""
         return [p for p in self.processes if p.pid in marked(p.mark)]
 
     def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Process:
-        """Start a process with a mark of its own and note it."""
+        """Start a process with its own mark and write it down."""
         log, mark = self.folder / f"{name}.log", f"{name}-{uuid.uuid4().hex}"
         with log.open("ab") as file:
             child = subprocess.Popen(
@@ -103,9 +103,9 @@ class Deployment:
         return process
 
     def down(self, seconds: float = 10.0) -> int:
-        """End everything that was started here: politely, then for good. Returns how many trees were still alive."""
+        """End everything that was started here: SIGTERM, then SIGKILL. Returns how many trees were still alive."""
         ended = sum(bool(marked(p.mark)) for p in self.processes)
-        end([p for p in self.processes if p.name != "superlink"], seconds)  # they take leave of the SuperLink first
+        end([p for p in self.processes if p.name != "superlink"], seconds)  # while the SuperLink still answers
         end([p for p in self.processes if p.name == "superlink"], seconds)
         self.processes = []
         (self.folder / "deployment.json").unlink(missing_ok=True)
@@ -140,7 +140,7 @@ def up(
 
 
 def _write_environment(deployment: Deployment) -> None:
-    """A file for `source`: what `flwr` needs to know of this deployment, and nothing from the network."""
+    """Write a file for `source`: what `flwr` needs to find this deployment, with everything online switched off."""
     lines = {**OFFLINE, "FLWR_HOME": str(deployment.folder / "flwr")}
     if shutil.which("flwr") is None:
         lines["PATH"] = _path()
@@ -171,13 +171,13 @@ def start_superlink(deployment: Deployment, seconds: float = 90.0, *, simulation
     until = time.monotonic() + seconds
     while not _listens(port):
         if process.pid not in marked(process.mark) or time.monotonic() > until:
-            raise StoreError("SuperLink", "it did not come up", f"see {process.log}")
+            raise StoreError("SuperLink", "it did not start", f"see {process.log}")
         time.sleep(0.2)
     return process
 
 
 def start_supernodes(deployment: Deployment, clients: int, extra: str = "") -> None:
-    """Start so many SuperNodes with a partition each, and with registered keys where the deployment is secure."""
+    """Start `clients` SuperNodes with one partition each, and with registered keys if the deployment is secure."""
     if deployment.secure:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda index: _register_key(deployment, index), range(clients)))
@@ -186,10 +186,10 @@ def start_supernodes(deployment: Deployment, clients: int, extra: str = "") -> N
 
 
 def start_supernode(deployment: Deployment, index: int, clients: int, extra: str = "") -> Process:
-    """Start one SuperNode, whose key is registered where the deployment is secure."""
-    stated = f"partition-id={index} num-partitions={clients} {extra}".strip()
+    """Start one SuperNode; if the deployment is secure, its key must be registered."""
+    node_config = f"partition-id={index} num-partitions={clients} {extra}".strip()
     command = [program("flower-supernode"), "--superlink", f"127.0.0.1:{deployment.port}", "--host", "127.0.0.1"]
-    command += ["--port", str(free_port()), "--node-config", stated]
+    command += ["--port", str(free_port()), "--node-config", node_config]
     if deployment.secure:
         command += ["--root-certificates", str(deployment.folder / "certificates" / "ca.crt")]
         command += ["--auth-supernode-private-key", str(_key(deployment, index))]
@@ -210,7 +210,7 @@ def _register_key(deployment: Deployment, index: int) -> None:
 
 
 def run_flwr(deployment: Deployment, arguments: Sequence[str], seconds: float = 90.0) -> str:
-    """Run a `flwr` command to its end; its output, or the error that it gave."""
+    """Run a `flwr` command to its end and return its output; an error if it fails."""
     done = subprocess.run(
         [program("flwr"), *arguments],
         env=deployment.environment,
@@ -235,7 +235,7 @@ def program(name: str) -> str:
 
 
 def marked(mark: str) -> list[int]:
-    """Ids of the running processes that carry this mark."""
+    """Ids of the running processes with this mark."""
     wanted, out = f"{MARK}={mark}".encode(), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -258,7 +258,7 @@ def end(processes: Sequence[Process], seconds: float = 10.0) -> None:
 
 
 def kill(process: Process, seconds: float = 5.0) -> None:
-    """kill -9 of a whole process tree, as if its machine had lost its power."""
+    """kill -9 of a whole process tree, as in a power cut."""
     until = time.monotonic() + seconds
     while (ids := marked(process.mark)) and time.monotonic() < until:
         for pid in ids:
