@@ -137,3 +137,6 @@ def of_side(names: Iterable[str], side: str) -> frozenset[str]:
 def privacy(names: Iterable[str]) -> int:
     """The highest privacy level among the names (0 if there are none)."""
     return max((get(n).privacy for n in names), default=0)
+
+# signals as large as the model (or its last layer): a journal keeps only digests of them
+MODEL_SIZED = frozenset({"delta", "weights", "last_layer_delta", "probe_weights", "model"})

@@ -16,8 +16,7 @@ from fedcohort.report.run_detail import reasons
 from fedcohort.report.views import WAITING, client, cohort_map
 from fedcohort.rounds.session import Session
 from fedcohort.selectors.uniform import Uniform
-from fedcohort.sim.asynchronous import Asynchronous
-from fedcohort.sim.simulation import RunSettings
+from fedcohort.sim.simulation import RunSettings, Simulation
 from fedcohort.types import Cohort, Outcome, RoundResult
 
 CONFIG = RunConfig(
@@ -75,7 +74,7 @@ class Timed:
 
 def timed(settings, *, lost=(), method=None):
     base = build(RunConfig(task="digits-softmax", world="iid-v1(clients=4)", rounds=1, cohort_size=1))
-    return Asynchronous(Lowest(), method or Watching(size=2), Timed(base.world, lost), base.task, settings)
+    return Simulation(Lowest(), method or Watching(size=2), Timed(base.world, lost), base.task, settings)
 
 
 def test_a_timeline_worked_out_by_hand():

@@ -1,8 +1,8 @@
-"""The loop: outcomes, clock, traffic, directives, resume, and that two selectors meet the same luck."""
+"""The loop: outcomes, clock, traffic, directives, resume, and that two selectors meet the same random draws."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +13,9 @@ from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.run import build
 from fedcohort.methods.fedavg import FedAvg
 from fedcohort.protocols import Aggregated
-from fedcohort.sim.federation import _closing, drop_tensors
+from fedcohort.sim.run_settings import RunSettings
+from fedcohort.sim.simulation import Simulation
+from fedcohort.sim.uploads import drop_tensors
 from fedcohort.types import Cohort, Outcome, Updates
 
 CONFIG = RunConfig(task="digits-softmax", rounds=6, cohort_size=6, seed=3)
@@ -81,16 +83,59 @@ def test_over_selection_closes_at_the_wanted_size():
     assert (history.column("late") >= 1).any()
 
 
-def test_closing_rules():
-    """Quorum of two at the second reply; the lost one (4 s) is waited for only when the min_replies cannot be met."""
-    seconds, lost = np.array([1.0, 2.0, 3.0, 4.0]), np.array([False, False, False, True])
-    assert _closing(seconds, lost, 2, math.inf) == 2.0
-    assert _closing(seconds, lost, 4, math.inf) == 4.0
-    assert _closing(seconds, lost, 4, 2.5) == 2.5
-    assert _closing(np.empty(0), np.empty(0, bool), 1, 9.0) == 0.0
+@pytest.mark.parametrize(
+    ("keys", "ends", "outcomes"),
+    [
+        ({"close_after": 2}, 2.0, "OK OK LATE FAILED"),  # at the second reply; that client 3 is lost is known here
+        ({}, 4.0, "OK OK OK FAILED"),  # a fourth reply cannot come: the loss is noticed at 4 s
+        ({"deadline": 2.5}, 2.5, "OK OK LATE FAILED"),
+        ({"deadline": 3.0}, 3.0, "OK OK OK FAILED"),  # exactly at the deadline is in time
+    ],
+)
+def test_closing_rules(keys, ends, outcomes):
+    """Four clients reply after 1, 2 and 3 s; the fourth drops out after 4 s."""
+    base = build(change(rounds=1, world="iid-v1(clients=4)", cohort_size=4))
+    settings = RunSettings(rounds=1, cohort_size=4, **keys)
+    simulation = Simulation(Fixed([0, 1, 2, 3]), base.method, Timed(base.world), base.task, settings)
+    row = next(iter(simulation.steps()))
+    assert (row["seconds"], row["clock"]) == (ends, ends)
+    seen = simulation.session.selector.seen[0]
+    assert [Outcome(o).name for o in seen.outcome] == outcomes.split()
+    assert seen.duration.tolist() == [min(s, ends) for s in (1.0, 2.0, 3.0, 4.0)]
 
 
-def test_two_selectors_meet_the_same_luck():
+def test_a_rejected_reply_does_not_close_a_round():
+    """Two replies are wanted of three; the second is refused, so the round waits for the third."""
+    base = build(change(rounds=1, world="iid-v1(clients=4)", cohort_size=4))
+    settings = RunSettings(rounds=1, cohort_size=2, over_select=1.5)
+    world = Timed(base.world, broken=[1])
+    simulation = Simulation(Fixed([0, 1, 2]), base.method, world, base.task, settings)
+    row = next(iter(simulation.steps()))
+    assert (row["seconds"], row["ok"], row["rejected"], row["late"]) == (3.0, 2.0, 1.0, 0.0)
+
+
+class Timed:
+    """A world whose client i replies after i + 1 seconds; client 3 drops out, `broken` ones send NaN."""
+
+    def __init__(self, world, broken=()):
+        self._world, self.broken = world, list(broken)
+
+    def __getattr__(self, name):
+        return getattr(self._world, name)
+
+    def seconds(self, index, clients, work):
+        return clients + 1.0
+
+    def dropped(self, index, clients):
+        return clients == 3
+
+    def tamper(self, index, updates, signals):
+        delta = updates.delta.copy()
+        delta[np.isin(updates.clients, self.broken)] = np.nan
+        return replace(updates, delta=delta), signals
+
+
+def test_two_selectors_meet_the_same_draws():
     one, two = build(change(selector="uniform")), build(change(selector="oort"))
     assert one.world.digest == two.world.digest
     a, b = np.array([3, 9, 20]), np.array([1, 9, 30, 40])

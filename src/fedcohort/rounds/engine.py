@@ -1,280 +1,347 @@
-"""The round engine: plan, replies, closing. Knows no transport and no clock of its own.
+"""The round engine: asks, dispatches through a backend, validates, closes, aggregates, tells. There is exactly one.
 
 ::
 
-    engine = RoundEngine(session, Policy(size=10, deadline=120.0), clock=time.monotonic)
-    cohort = engine.plan(available)            # None: pausing, or nobody there. The cohort is in the journal already
-    reason = engine.reply(message)             # None: accepted
-    closed = engine.due()                      # None: still open
-    engine.settle(closed, score)               # after the accepted replies became a model; told and journalled
+    engine = RoundEngine(session, method, backend, RoundPolicy(cohort_size=10, deadline=120.0), model)
+    row = engine.round()                       # the round's numbers; engine.model has moved
 
-Every round ends: when `size` replies are accepted, when everybody has answered, or at the deadline. With fewer than
-`quorum` accepted it is abandoned with a reason: the model stays as it is, and a pause follows that doubles while rounds
-go on failing. A server that comes back finds its open round in the journal and abandons it (`recover`).
-Replies are handed out in ascending client order: the order of arrival cannot change a bit.
+It owns over-selection, closing, `min_replies`, back-off, validation, the server's own signals, what a method may know,
+and the call of tell; a backend (the simulator, Flower) only carries work out and replies in.
+
+Synchronous rounds close at `close_after` accepted replies (by default `cohort_size`), when everybody has answered, or
+at the deadline. With fewer than `min_replies` accepted the round is abandoned: the model stays, and a pause follows
+that doubles while rounds keep failing.
+
+Asynchronous rounds (`buffer_size`): `cohort_size` clients are always out, and the model moves at every `buffer_size`-th
+accepted update, whichever model it was computed on; an update says by how many versions that model is out of date
+(`Updates.extras["staleness"]`).
+    * A selector hears of a client when its part has ended, so a result may have rows of several cohorts; everybody
+      that was asked is told once, and nobody is asked again while out.
+    * `deadline` is how long one client may take.
+    * A round that can no longer get enough updates ends when a client fails: its place in the cohort is given to
+      somebody else, and updates that are here already wait for the next one.
+
+Replies are aggregated in ascending client order: the order of arrival cannot change a bit.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.errors import OutOfTurn, check
-from fedcohort.rounds.over_selection import ADAPTIVE, TARGET, BackOff, OverSelection
-from fedcohort.rounds.replay import replay_ask, replay_tell
-from fedcohort.rounds.session import Probe, Session
-from fedcohort.rounds.validation import Expected, Limits, validate_reply
-from fedcohort.storage.journal import Record
-from fedcohort.types import Array, Arrays, Cohort, Outcome, RoundResult, Signals
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """When a round ends and how many are asked."""
-
-    size: int  # accepted replies wanted
-    deadline: float  # seconds after which nobody is waited for
-    quorum: int = 1  # fewer accepted replies than this: abandoned
-    over_select: str | float = ADAPTIVE
-    target: float = TARGET  # share of rounds that should reach their size
-    back_off: float = 1.0  # seconds of the first pause
-    max_back_off: float = 3600.0
-
-    def __post_init__(self) -> None:
-        check(self.size >= 1, f"size = {self.size}", "a round wants at least one reply", "use 1 or more")
-        finite = 0.0 < self.deadline < math.inf
-        check(finite, f"deadline = {self.deadline}", "it must be positive and finite, for every round ends", "use 120")
-        good = 1 <= self.quorum <= self.size
-        check(good, f"quorum = {self.quorum}", f"it must be between 1 and {self.size}", "use half of size, say")
+from fedcohort.errors import BadParameter
+from fedcohort.protocols import Method
+from fedcohort.rounds.aggregation import aggregate, server_signals
+from fedcohort.rounds.backend import Arrivals, Backend, Dispatch, Fates
+from fedcohort.rounds.history import History
+from fedcohort.rounds.outstanding import Landed, Outstanding, with_extras
+from fedcohort.rounds.over_selection import BackOff, OverSelection
+from fedcohort.rounds.policy import RoundPolicy
+from fedcohort.rounds.recovery import Recovery
+from fedcohort.rounds.session import Session
+from fedcohort.rounds.validation import Limits
+from fedcohort.signals import of_side
+from fedcohort.types import STALENESS, Arrays, Cohort, Index, Model, Outcome, Plan, Probed, RoundResult, Signals
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """How a round ended. `accepted` is in ascending client order and empty when the round was abandoned."""
+@dataclass(slots=True)
+class OpenRound:
+    """A round under way."""
 
-    index: int
-    reason: str  # size-reached, all-answered, deadline, below-quorum, server-restarted
-    abandoned: bool
-    accepted: tuple[dict[str, Any], ...]
-    outcome: NDArray[np.int8]  # one row per asked client, ascending
-    duration: NDArray[np.float64]
-    reasons: Mapping[int, str] = field(default_factory=dict)
+    work: Dispatch
+    measured: frozenset[str]  # what the method wants clients to report
+    began: float  # the clock when the selector was asked
+    start: float  # the clock when the work was sent out
+    probed: int = 0
+    elapsed: float = 0.0  # seconds since the work was sent out
+    timed_out: bool = False
 
 
 class RoundEngine:
-    """One session's rounds, driven by events. `params` and `signals` say what a reply must hold."""
+    """One selector and one method at work on the clients of one backend."""
 
     def __init__(
         self,
         session: Session,
-        policy: Policy,
+        method: Method,
+        backend: Backend,
+        policy: RoundPolicy,
+        model: Model,
         *,
-        clock: Callable[[], float],
-        params: int | None = None,
-        signals: Mapping[str, int] | None = None,
         limits: Limits | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
-        self.session, self.policy, self.clock = session, policy, clock
-        self.over_selection = OverSelection(policy.over_select, policy.target)
-        self.back_off = BackOff(policy.back_off, policy.max_back_off)
-        self.not_before = -math.inf
+        if policy.buffer_size and not method.asynchronous:
+            raise BadParameter(
+                f"method {method.name} with buffer_size",
+                "it reads its own state as it was when the client left, and that has changed since",
+                "use fedbuff, or leave buffer_size out (scaffold(option='I') can do it)",
+            )
+        self.session, self.method, self.backend, self.policy, self.model = session, method, backend, policy, model
+        self.limits, self.recovery = limits or Limits(), recovery or Recovery()
+        self.over_selection, self.back_off = OverSelection(policy.over_select), BackOff(policy.back_off)
+        self.out, self.version = Outstanding(), 0
+        self.history = History(backend.population)
         self.refused: Counter[str] = Counter()  # reason codes of everything that was not accepted
-        self._form = (params, dict(signals or {}), limits or Limits())
-        self._open: _Open | None = None
-        self._came = self._lost = 0  # fates that became known since the last round was settled
-        self._pending: dict[tuple[int, int], float] = {}  # (round, client) -> when it counts as lost
+        self.ended = ""  # why the last round ended
+        self.open_round: OpenRound | None = None
+        self._came = self._lost = 0  # fates of clients that became known since the last round
+
+    def round(self, *, last: bool = False) -> dict[str, Any]:
+        """One round, from ask to tell; its numbers. `last` asks for a final evaluation."""
+        rnd = self.open()
+        while (why := self.due()) is None:
+            until, enough = self._wait_for(rnd)
+            self.receive(self.backend.replies(until, enough))
+        return self.close(why, last=last)
+
+    def open(self) -> OpenRound:
+        """Choose a cohort, commit it to the journal, and send it out."""
+        index, backend = self.session.index, self.backend
+        self.recovery.before(self.session)
+        began, probed = backend.clock, Counter[str]()
+        cohort = self._ask(probed)
+        again = self._asked_before(cohort)
+        whole = cohort if not again.size else Cohort(np.concatenate([again, cohort.clients]))
+        plan, measured = self._prepared(index, whole)
+        self._send(Dispatch(index, self.model, whole, plan, self._needs))
+        self.open_round = OpenRound(
+            Dispatch(index, self.model, cohort, plan, self._needs), measured, began, backend.clock, probed["clients"]
+        )
+        return self.open_round
+
+    def receive(self, arrivals: Arrivals) -> None:
+        """Take what has arrived: each reply is validated on its own."""
+        assert self.open_round is not None
+        self.open_round.elapsed, self.open_round.timed_out = arrivals.elapsed, arrivals.timed_out
+        self.refused.update(self.out.take(arrivals, self.limits))
+        if self.policy.buffer_size and arrivals.timed_out:
+            self._expire()
+
+    def due(self) -> str | None:
+        """Why the open round ends now; None when it continues."""
+        assert self.open_round is not None
+        running = int(self.out.running.sum())
+        if self.policy.buffer_size:
+            return self._buffer_due(running)
+        if running and self.out.accepted >= self.policy.closes_at:
+            return "enough-replies"
+        if not running:
+            return "all-answered"
+        return "deadline" if self.open_round.timed_out else None
+
+    def close(self, why: str, *, last: bool = False) -> dict[str, Any]:
+        """End the open round: aggregate, evaluate, make it durable, and tell the selector."""
+        rnd, self.open_round, self.ended = self.open_round, None, why
+        assert rnd is not None
+        self.out.reject(self.backend.review(self._waiting_updates()))
+        before = self.model
+        landed, info, fates = self._buffered(rnd, why) if self.policy.buffer_size else self._synchronous(rnd)
+        landed.signals.update(server_signals(self._needs, landed, before, self.backend.last_layer))
+        self._learn(landed, fates, rnd.timed_out)
+        score, measured = self.backend.evaluate(rnd.work.index, self.model, last=last)
+        result = RoundResult(
+            index=rnd.work.index,
+            clients=landed.cohort.clients,
+            outcome=landed.outcome,
+            duration=landed.seconds,
+            signals=Signals(landed.signals),
+            score=score,
+            model=self.model.params if "model" in self._needs else None,
+        )
+        row = self._row(rnd, result, measured, info)
+        self.recovery.save(self, result, row, landed.reasons, last)  # durable before the journal is told
+        return self.told(result, row, landed.reasons)
+
+    def told(self, result: RoundResult, row: dict[str, Any], reasons: dict[int, str]) -> dict[str, Any]:
+        """Let journal, selector and history know of a round whose end is durable."""
+        self.session.tell(result, row, reasons)
+        self.history.append(row, result.clients, reasons)
+        self.backend.told(result)
+        return row
+
+    # -- asking ----------------------------------------------------------------------------------------------------
 
     @property
-    def open(self) -> bool:
-        """Whether a round is open."""
-        return self._open is not None
+    def _size(self) -> int:
+        return int(self.model.params.size)
 
-    def plan(
-        self,
-        available: ArrayLike,
-        *,
-        population: int | None = None,
-        profiles: Mapping[str, Array] | None = None,
-        probe: Probe | None = None,
-    ) -> Cohort | None:
-        """Open the next round; the cohort to send to, journalled. None while pausing or with nobody there."""
-        if self._open is not None:
-            raise OutOfTurn("plan", f"round {self.session.index} is open", "let it end first")
-        now = self.clock()
-        if now < self.not_before or np.size(np.asarray(available)) == 0:
-            return None
-        size = self.over_selection.ask_for(self.policy.size)
-        cohort = self.session.ask(
-            available, population=population, clock=now, profiles=profiles, probe=probe, size=size
+    @property
+    def _needs(self) -> frozenset[str]:
+        """What the selector reads in this round: one that stops measuring (FedACS) needs less later."""
+        return self.session.selector.needs
+
+    def _ask(self, probed: Counter[str]) -> Cohort:
+        """The cohort of this round; after a crash the one that the journal has."""
+        backend, index = self.backend, self.session.index
+        available = backend.available(index)
+        found = self.recovery.recall(index, self.session.journal)
+        if found is not None:
+            return found.ask(self.session)
+        profiles = backend.profiles(of_side(self._needs, "profile"))
+        self.recovery.keep_ask(index, profiles, None)
+
+        def probe(clients: Index, names: frozenset[str]) -> Probed:
+            answers = backend.probe(index, self.model, clients, names)
+            probed["clients"] = int(clients.size)
+            self.recovery.keep_ask(index, profiles, answers)
+            return answers
+
+        size = self.policy.cohort_size - int(self.out.running.sum()) if self.policy.buffer_size else None
+        return self.session.ask(
+            available,
+            population=backend.population,
+            clock=backend.clock,
+            profiles=profiles,
+            probe=probe,
+            size=self.over_selection.ask_for(self.policy.cohort_size) if size is None else size,
         )
-        params, signals, limits = self._form
-        asked = frozenset(cohort.clients.tolist())
-        self._open = _Open(cohort, now, Expected(self.session.index, asked, params, signals, limits))
-        return cohort
 
-    def reply(self, reply: Any) -> str | None:
-        """Take a reply from anybody: None when it was accepted, else the reason code."""
-        now = self.clock()
-        if self._open is None or now > self._open.start + self.policy.deadline:
-            reason: str | None = "round-over"
-        else:
-            reason = validate_reply(reply, self._open.expected, self._open.accepted)
-        if reason is None and self._open is not None:
-            self._open.accepted[reply["client"]] = (reply, now)
-            return None
-        self.refused[str(reason).partition(":")[0]] += 1
-        self._note(reply, str(reason))
-        return reason
+    def _asked_before(self, cohort: Cohort) -> Index:
+        """Those that an earlier process had sent out and whom nobody is waiting for now: they are asked again."""
+        if not self.recovery.resumed:
+            return np.empty(0, np.int64)
+        self.recovery.resumed = False
+        return np.setdiff1d(np.setdiff1d(self.session.out, cohort.clients), self.out.clients)
 
-    def failed(self, client: int, reason: str) -> None:
-        """The transport says that this client will not answer in the open round."""
-        if self._open is not None and client in self._open.expected.asked and client not in self._open.accepted:
-            self._open.gone[client] = reason
+    def _prepared(self, index: int, cohort: Cohort) -> tuple[Plan, frozenset[str]]:
+        """How this cohort trains, and which of what it measures the method wants to hear."""
+        plan = self.method.prepare(self.backend.plan(index, cohort), self.model, cohort.clients)
+        return replace(plan, measure=plan.measure | of_side(self._needs, "client")), plan.measure
 
-    def due(self) -> Closed | None:
-        """How the open round ends now; None when it goes on (or none is open)."""
-        now, round_ = self.clock(), self._open
-        self._expire(now)
-        if round_ is None:
-            return None
-        answered = len(round_.accepted)
-        if answered >= self.policy.size:
-            return self._closed(round_, "size-reached")
-        if answered + len(round_.gone.keys() - round_.accepted.keys()) >= round_.cohort.clients.size:
-            return self._closed(round_, "all-answered")
-        if now >= round_.start + self.policy.deadline:
-            return self._closed(round_, "deadline")
-        return None
+    def _send(self, work: Dispatch) -> None:
+        self.backend.dispatch(work)
+        if work.cohort.clients.size:
+            self.out.depart(work.cohort, work.plan, self.backend.clock, self.version)
 
-    def wait(self) -> float:
-        """Seconds until something happens by itself: the deadline of the open round, or the end of the pause."""
-        until = self.not_before if self._open is None else self._open.start + self.policy.deadline
-        return max(until - self.clock(), 0.0)
+    # -- closing ---------------------------------------------------------------------------------------------------
 
-    def settle(self, closed: Closed, score: float = math.nan, metrics: Mapping[str, Any] | None = None) -> None:
-        """The accepted replies have become a model (or the round was abandoned): tell the session, free the engine."""
-        round_ = self._open
-        if round_ is None or closed.index != self.session.index:
-            raise OutOfTurn("settle", "this round is not the open one", "settle what `due` returned")
-        clients = np.sort(round_.cohort.clients)
-        values = {r["client"]: r["signals"] for r, _ in round_.accepted.values()}
-        columns = {n: _column(clients, values, n, w) for n, w in self._form[1].items()}
-        result = RoundResult(closed.index, clients, closed.outcome, closed.duration, Signals(columns), score)
-        notes = {**(metrics or {}), "ended": closed.reason, "asked": int(clients.size)}
-        self.session.tell(result, notes, closed.reasons)
-        self._learn(round_, closed)
-        self._open = None
-        self.not_before = self.clock() + self.back_off.pause(closed.abandoned)
+    def _wait_for(self, rnd: OpenRound) -> tuple[float, int]:
+        """Until when to wait, and for how many replies."""
+        if self.policy.buffer_size:
+            left = self.out.rows["departed"][self.out.running]
+            return float(left.min()) + self.policy.deadline, self.policy.buffer_size - self.out.accepted
+        return rnd.start + self.policy.deadline, self.policy.closes_at - self.out.accepted
+
+    def _buffer_due(self, running: int) -> str | None:
+        if not len(self.out):
+            return "nobody-out"
+        if self.out.accepted >= self.policy.buffer_size:
+            return "buffer-full"
+        if not running:
+            return "all-answered"
+        ended = ~self.out.running & (self.out.rows["outcome"] != Outcome.OK)
+        too_few = self.out.accepted + running < self.policy.buffer_size
+        return "place-free" if too_few and ended.any() else None
+
+    def _expire(self) -> None:
+        """Asynchronous: those that have had their time are late."""
+        rows = self.out.rows
+        limit = float(rows["departed"][self.out.running].min())
+        over = self.out.running & (rows["departed"] <= limit)
+        late = self.out.expire(over, np.full(len(self.out), self.policy.deadline))
+        self.out.fail(self.backend.give_up(late, timed_out=True).lost)
+
+    def _waiting_updates(self) -> Any:
+        """The accepted replies as one matrix, for the review; a copy is made only where there are several."""
+        return self.out.replies[0][0] if len(self.out.replies) == 1 else self.out.waiting(self._size)
+
+    def _synchronous(self, rnd: OpenRound) -> tuple[Landed, dict[str, float], Fates]:
+        out, idle = self.out, not len(self.out)
+        waited = self.policy.deadline if rnd.timed_out else rnd.elapsed
+        fates = self.backend.give_up(out.expire(out.running, np.full(len(out), waited)), timed_out=rnd.timed_out)
+        out.fail(fates.lost)
+        enough = idle or out.accepted >= self.policy.min_replies
+        self.backend.finish(idle=idle, pause=self.back_off.pause(not enough))
+        landed = replace(out.land(np.ones(len(out), np.bool_), self._size), cohort=rnd.work.cohort)
+        return landed, self._aggregate(rnd, landed, rnd.work.plan, enough=enough), fates
+
+    def _buffered(self, rnd: OpenRound, why: str) -> tuple[Landed, dict[str, float], Fates]:
+        out, ended = self.out, ~self.out.running
+        landed = out.land(ended & (out.rows["outcome"] != Outcome.OK) if why == "place-free" else ended, self._size)
+        if why == "nobody-out":
+            self.backend.finish(idle=True, pause=0.0)
+            return landed, {}, Fates()
+        ages = (self.version - landed.version).astype(np.float64)
+        landed = replace(landed, updates=with_extras(landed.updates, {STALENESS: ages}))
+        plan = replace(
+            rnd.work.plan, lr=landed.lr if np.unique(landed.lr).size > 1 else rnd.work.plan.lr, correction=None
+        )
+        before = self.model.params
+        info = self._aggregate(rnd, landed, plan, enough=len(landed.updates) > 0)
+        info.pop("abandoned", None)  # no update has come: there is no round to give up
+        self.version += int(info.get("method.moves", not np.array_equal(before, self.model.params)))
+        info |= {"in_flight": float(len(out)), "version": float(self.version)}
+        return landed, info | ({STALENESS: float(ages.mean())} if ages.size else {}), Fates()
+
+    def _aggregate(self, rnd: OpenRound, landed: Landed, plan: Plan, *, enough: bool) -> dict[str, float]:
+        self.model, info = aggregate(
+            self.method,
+            self.model,
+            landed,
+            plan,
+            rnd.measured,
+            self.backend,
+            self.session.seed,
+            rnd.work.index,
+            enough=enough,
+        )
+        return info
+
+    def _learn(self, landed: Landed, fates: Fates, timed_out: bool) -> None:
+        """What became of those that were asked, for the drop-out that over-selection follows."""
+        lost = int((landed.outcome == Outcome.FAILED).sum()) - len(fates.lost)
+        late = int((landed.outcome == Outcome.LATE).sum())
+        came = landed.outcome.size - lost - len(fates.lost) - late
+        self.over_selection.learn(came + fates.came, lost + fates.gone + (late if timed_out else 0))
+
+    def _row(
+        self, rnd: OpenRound, result: RoundResult, measured: dict[str, Any], info: dict[str, float]
+    ) -> dict[str, Any]:
+        """The round's numbers (JSON has no NaN: what was not measured is left out)."""
+        row = {
+            "round": float(rnd.work.index),
+            "clock": self.backend.clock,
+            "score": result.score,
+            "asked": float(result.clients.size),
+            **{o.name.lower(): float((result.outcome == o).sum()) for o in Outcome},
+            "probed": float(rnd.probed),
+            **self.backend.costs(),
+            **measured,
+            **info,
+        }
+        return {k: v for k, v in row.items() if not (isinstance(v, float) and not math.isfinite(v))}
+
+    # -- what survives ---------------------------------------------------------------------------------------------
 
     def state_dict(self) -> Arrays:
-        """The measured drop-out and the failures in a row; only between rounds."""
-        return {
-            "over_selection": np.array([self.over_selection.lost, self.over_selection.seen]),
-            "failures": np.array(self.back_off.count),
+        """Model, method, backend and what was learned of the drop-out; the session is stored apart."""
+        arrays: Arrays = {
+            "model.params": self.model.params,
+            "model.buffers": self.model.buffers,
+            "model.counters": self.model.counters,
+            "rounds": np.array([self.over_selection.lost, self.over_selection.seen, self.back_off.count]),
+            "version": np.array(self.version),
         }
+        arrays.update({f"method.{k}": v for k, v in self.method.state_dict().items()})
+        arrays.update({f"backend.{k}": v for k, v in self.backend.state_dict().items()})
+        if self.backend.repeatable:
+            arrays.update({f"out.{k}": v for k, v in self.out.state_dict(self._size).items()})
+        return arrays
 
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.over_selection.lost, self.over_selection.seen = (float(v) for v in arrays["over_selection"])
-        self.back_off.count = int(arrays["failures"])
+    def load_state_dict(self, arrays: Arrays, reasons: dict[int, str]) -> None:
+        """Inverse of :meth:`state_dict`; `reasons` are of those that are out."""
 
-    def recover(self, records: Iterable[Record], profiles: Mapping[str, Array] | None = None) -> int:
-        """Replay the journal from where the session stands; an open round is abandoned. How many were (0 or 1).
+        def part(prefix: str) -> Arrays:
+            return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
-        Where that cannot be written (a full disk), a StoreError says so and the call can be made again.
-        """
-        for record in records:
-            if record.round != self.session.index:
-                continue
-            if record.kind == "tell":
-                replay_tell(self.session, record)
-                self._open = None
-            elif record.kind == "ask" and self._open is None:
-                cohort = replay_ask(self.session, record, profiles)
-                self._open = _Open(cohort, self.clock(), Expected(record.round, frozenset()))
-        if self._open is None:
-            return 0
-        many = self._open.cohort.clients.size
-        late, zero = np.full(many, Outcome.LATE, np.int8), np.zeros(many)
-        self.settle(Closed(self.session.index, "server-restarted", True, (), late, zero))
-        return 1
-
-    def _closed(self, round_: _Open, reason: str) -> Closed:
-        clients = np.sort(round_.cohort.clients)
-        abandoned = len(round_.accepted) < self.policy.quorum
-        waited = min(self.clock() - round_.start, self.policy.deadline)
-        outcome, duration = np.full(clients.size, Outcome.LATE, np.int8), np.full(clients.size, max(waited, 0.0))
-        reasons = {c: r for c, r in round_.gone.items() if c not in round_.accepted}
-        for at, client in enumerate(clients.tolist()):
-            if client in round_.accepted:
-                outcome[at] = Outcome.FILTERED if abandoned else Outcome.OK
-                duration[at] = max(round_.accepted[client][1] - round_.start, 0.0)
-            elif client in round_.gone:
-                outcome[at] = Outcome.FAILED
-            elif client in round_.rejected:
-                outcome[at], reasons[client] = Outcome.REJECTED, round_.rejected[client]
-        kept = () if abandoned else tuple(round_.accepted[c][0] for c in sorted(round_.accepted))
-        reason = "below-quorum" if abandoned else reason
-        return Closed(self.session.index, reason, abandoned, kept, outcome, duration, reasons)
-
-    def _note(self, reply: Any, reason: str) -> None:
-        """Into the sender's record, if the sender can be told and was asked."""
-        client = reply.get("client") if type(reply) is dict else None
-        if type(client) is not int:
-            return
-        round_ = self._open
-        if round_ is not None and client in round_.expected.asked and reason not in ("duplicate", "stale-round"):
-            round_.rejected.setdefault(client, reason)
-        said = reply.get("round")
-        if type(said) is int and self._pending.pop((said, client), None) is not None:
-            self._came += 1  # after all
-
-    def _learn(self, round_: _Open, closed: Closed) -> None:
-        """Fates that are known now; those cut off by an early close stay pending until their deadline."""
-        if closed.reason == "server-restarted":
-            return
-        late = np.sort(round_.cohort.clients)[closed.outcome == Outcome.LATE].tolist()
-        gone = int((closed.outcome == Outcome.FAILED).sum())
-        came = int(closed.outcome.size) - len(late) - gone
-        over = self.clock() >= round_.start + self.policy.deadline
-        if not over:
-            until = round_.start + self.policy.deadline
-            self._pending.update({(closed.index, client): until for client in late})
-        self.over_selection.learn(self._came + came, self._lost + gone + (len(late) if over else 0))
-        self._came = self._lost = 0
-
-    def _expire(self, now: float) -> None:
-        """Those whose deadline is over are lost; the deadlines are in the order of the rounds."""
-        while self._pending:
-            key, until = next(iter(self._pending.items()))
-            if now < until:
-                break
-            del self._pending[key]
-            self._lost += 1
-
-
-@dataclass(slots=True)
-class _Open:
-    """The round that is open."""
-
-    cohort: Cohort
-    start: float
-    expected: Expected
-    accepted: dict[int, tuple[dict[str, Any], float]] = field(default_factory=dict)
-    rejected: dict[int, str] = field(default_factory=dict)
-    gone: dict[int, str] = field(default_factory=dict)
-
-
-def _column(clients: NDArray[np.int64], values: Mapping[int, Mapping[str, Any]], name: str, width: int) -> Array:
-    """One signal of everybody that was asked, NaN where it was not told."""
-    out = np.full((clients.size, width) if width else clients.size, np.nan, np.float32 if width else np.float64)
-    for at, client in enumerate(clients.tolist()):
-        if client in values and name in values[client]:
-            out[at] = values[client][name]
-    return out
+        self.method.load_state_dict(part("method."))
+        self.backend.load_state_dict(part("backend."))
+        self.model = Model(**part("model."))
+        self.over_selection.lost, self.over_selection.seen = (float(v) for v in arrays["rounds"][:2])
+        self.back_off.count, self.version = int(arrays["rounds"][2]), int(arrays["version"])
+        self.out.load_state_dict(part("out."), reasons)

@@ -1,7 +1,8 @@
-"""What a run leaves behind: one row of numbers per round, and who was asked."""
+"""What a run leaves behind: one row of numbers per round, and who was asked; also read from a journal."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,17 +10,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.stats import jain
+from fedcohort.storage.journal_reader import JournalReader
 from fedcohort.types import Index
 
 
 @dataclass
 class History:
-    """Rows in round order. Row r has at least: round, clock, seconds, accuracy, loss, score, asked and outcomes."""
+    """What happened in each round: `rows` of numbers, `cohorts` of client slots, `reasons` of those who failed.
+
+    `population` is the number of clients. A row has at least round, clock, seconds, score, asked and the number of each
+    outcome; accuracy and loss where the model was evaluated.
+
+    >>> history = History(4, [{"accuracy": 0.2, "clock": 9.0}, {"accuracy": 0.5, "clock": 20.0}], [[0, 1], [1, 2]])
+    >>> history.accuracy.tolist(), history.participation().tolist(), history.reached(0.4)
+    ([0.2, 0.5], [1, 2, 1, 0], (1, 20.0))
+    """
 
     population: int
-    rows: list[dict[str, float]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     cohorts: list[Index] = field(default_factory=list)
     reasons: list[dict[int, str]] = field(default_factory=list)
+
+    def append(self, row: dict[str, Any], cohort: Index, reasons: Mapping[int, str]) -> None:
+        """One more round."""
+        self.rows.append(row)
+        self.cohorts.append(cohort)
+        self.reasons.append(dict(reasons))
 
     def column(self, name: str) -> NDArray[np.float64]:
         """One number per round; NaN where it was not measured."""
@@ -47,9 +63,29 @@ class History:
         return jain(self.participation().astype(np.float64))
 
     def reached(self, target: float, metric: str = "accuracy") -> tuple[int, float] | None:
-        """(round, virtual seconds) at which the metric first reached the target, or None: never."""
+        """(round, virtual seconds) at which the metric first reached the target, or None."""
         hit = np.flatnonzero(self.column(metric) >= target)
         return (int(hit[0]), float(self.clock[hit[0]])) if hit.size else None
+
+
+def read_history(journal: JournalReader, population: int | None = None, upto: int | None = None) -> History:
+    """The rounds that a journal holds, or those before round `upto`; every record is checked against the chain.
+
+    Without `population` it is what the first cohort was chosen from.
+    """
+    history = History(population or 0)
+    for record in journal.records():
+        if record.kind == "ask" and population is None:
+            population = history.population = int(record.unpack()[1]["population"])
+        if record.kind != "tell":
+            continue
+        if upto is not None and record.round >= upto:
+            break
+        arrays, meta = record.unpack()
+        history.rows.append(meta["metrics"])
+        history.cohorts.append(arrays["clients"])
+        history.reasons.append({int(k): v for k, v in meta["reasons"].items()})
+    return history
 
 
 def _number(value: Any) -> float:

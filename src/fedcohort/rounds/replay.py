@@ -1,47 +1,138 @@
-"""Give a session the rounds that a journal holds, exactly as they were asked and told."""
+"""Give a session again what it was asked and told, from what was written down. The only place that does so."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
+from fedcohort.core.columns import part
+from fedcohort.errors import JournalDamaged
 from fedcohort.rounds.session import Session
 from fedcohort.storage.journal import Record
-from fedcohort.types import Array, Cohort, Index, Probed, RoundResult, Signals
+from fedcohort.types import Array, Arrays, Cohort, Index, Probed, Round, RoundResult, Signals
+
+PROBE, SIGNAL = "probe.", "signal."
 
 
-def replay_ask(session: Session, record: Record, profiles: Mapping[str, Array] | None = None) -> Cohort:
-    """Ask again with what was known then; the cohort that this selector chooses now."""
-    arrays, meta = record.unpack()
+def ask_again(
+    session: Session,
+    arrays: Mapping[str, Array],
+    meta: Mapping[str, Any],
+    profiles: Mapping[str, Array] | None = None,
+    answers: Mapping[str, Array] | None = None,
+) -> Cohort:
+    """Ask with what was known then; the cohort that this selector chooses now.
+
+    `arrays` and `meta` are those of an ask record; `answers` are probe columns that the record has only digests of.
+    """
     total = int(meta["population"])
     available = np.arange(total) if bool(arrays["everybody"]) else arrays["available"]
+    columns = {**part(arrays, PROBE), **(answers or {})}
 
-    def answers(clients: Index, names: frozenset[str]) -> Probed:
-        columns = {n: arrays[f"probe.{n}"] for n in names if f"probe.{n}" in arrays}
-        return Probed(arrays.get("probed", clients[:0]), Signals(columns))
+    def probe(clients: Index, names: frozenset[str]) -> Probed:
+        return Probed(arrays.get("probed", clients[:0]), Signals({n: columns[n] for n in names if n in columns}))
 
     return session.ask(
         available,
         population=total,
         clock=float(meta["clock"]),
         profiles=profiles,
-        probe=answers,
+        probe=probe,
         size=int(meta["size"]),
     )
 
 
-def replay_tell(session: Session, record: Record) -> None:
-    """Tell again what was told then."""
-    arrays, meta = record.unpack()
-    columns = {k.removeprefix("signal."): v for k, v in arrays.items() if k.startswith("signal.")}
-    score = meta["score"]
-    result = RoundResult(
-        index=record.round,
+def tell_again(
+    session: Session, index: int, arrays: Mapping[str, Array], meta: Mapping[str, Any], whole: Mapping[str, Array]
+) -> None:
+    """Tell what was told then. `whole` are signal columns (and the model) that the record has only digests of."""
+    session.tell(
+        result_from(
+            index,
+            {**arrays, **{SIGNAL + k: v for k, v in whole.items() if k != "model"}},
+            meta["score"],
+            whole.get("model"),
+        ),
+        meta["metrics"],
+        {int(k): v for k, v in meta["reasons"].items()},
+    )
+
+
+def result_from(index: int, arrays: Mapping[str, Array], score: float | None, model: Array | None) -> RoundResult:
+    """A round's result from its columns."""
+    columns = {k: v for k, v in part(arrays, SIGNAL).items() if not k.endswith(".sha256")}
+    return RoundResult(
+        index=index,
         clients=arrays["clients"],
         outcome=arrays["outcome"],
         duration=arrays["duration"],
         signals=Signals(columns),
         score=float("nan") if score is None else float(score),
+        model=model,
     )
-    session.tell(result, meta["metrics"], {int(k): v for k, v in meta["reasons"].items()})
+
+
+def ask_columns(asked: Round) -> tuple[Arrays, dict[str, Any]]:
+    """What was known when a round was asked for, as :func:`ask_again` takes it (whole vectors included)."""
+    everybody = asked.available.size == asked.population
+    arrays: Arrays = {"everybody": np.array(everybody)}
+    arrays["available"] = np.empty(0, np.int64) if everybody else asked.available
+    if asked.probed is not None:
+        arrays["probed"] = asked.probed.clients
+        arrays.update({PROBE + k: np.asarray(v) for k, v in asked.probed.signals.columns().items()})
+    return arrays, {"clock": asked.clock, "size": asked.size, "population": asked.population}
+
+
+def result_columns(result: RoundResult) -> Arrays:
+    """A round's result as columns, as :func:`result_from` takes them."""
+    arrays: Arrays = {"clients": result.clients, "outcome": result.outcome, "duration": np.asarray(result.duration)}
+    arrays.update({SIGNAL + k: np.asarray(v) for k, v in result.signals.columns().items()})
+    return arrays
+
+
+class Known:
+    """What the selector read beside the records: here profile columns that never change. Flower has one of its own."""
+
+    def __init__(self, profiles: Mapping[str, Array] | None = None) -> None:
+        self._profiles = dict(profiles or {})
+
+    def note(self, kind: str, arrays: Arrays, meta: Mapping[str, Any]) -> None:
+        """A record went by."""
+
+    def profiles(self, population: int) -> Arrays:
+        """Profile columns for a population of this size."""
+        del population
+        return self._profiles
+
+    def whole(self, index: int, arrays: Arrays) -> Arrays:
+        """The model-sized columns of which this record has only digests, under the same names."""
+        del index, arrays
+        return {}
+
+
+def replay(session: Session, records: Iterable[Record], known: Known) -> list[Index]:
+    """Let a fresh session choose again all that a journal holds; raises JournalDamaged at the first difference."""
+    cohorts: list[Index] = []
+    for record in records:
+        arrays, meta = record.unpack()
+        known.note(record.kind, arrays, meta)
+        if record.kind == "ask":
+            whole = known.whole(record.round, arrays)
+            cohort = ask_again(session, arrays, meta, known.profiles(int(meta["population"])), part(whole, PROBE))
+            if not np.array_equal(cohort.clients, arrays["clients"]):
+                raise JournalDamaged(
+                    f"round {record.round}",
+                    f"seed and journal give the cohort {cohort.clients[:12]}, the journal has {arrays['clients'][:12]}",
+                    "do not trust this run",
+                )
+            cohorts.append(cohort.clients)
+        elif record.kind == "tell":
+            whole = known.whole(record.round, arrays)
+            tell_again(session, record.round, arrays, meta, {**part(whole, SIGNAL), **_model(whole)})
+    return cohorts
+
+
+def _model(whole: Arrays) -> Arrays:
+    return {"model": whole["model"]} if "model" in whole else {}

@@ -74,8 +74,22 @@ class Session:
         self.asynchronous = asynchronous
         self._out: Index = np.empty(0, np.int64)  # dispatched and not told yet
         self._closed = False
-        self._written = _written(journal)
+        self.attach(journal)
         _check_needs(selector, provides, PRIVACY[max_privacy])
+
+    def attach(self, journal: Journal | None) -> None:
+        """Write into this journal, and hold what is in it already against what is done again; before the first ask."""
+        self.journal, self._written = journal, _written(journal)
+
+    @property
+    def asked(self) -> Round | None:
+        """The round that was asked for and not told yet."""
+        return self._asked
+
+    @property
+    def out(self) -> Index:
+        """Clients that were asked and not told yet."""
+        return self._out
 
     def ask(
         self,

@@ -1,159 +1,332 @@
-"""The simulated federation: a task on a world's clients, behind a virtual clock.
+"""The simulated federation: a task on a world's clients, behind a virtual clock. A backend of the round engine.
 
-It answers what a real one would: who is there, what a probe says, and what became of a dispatched cohort.
-Clients that drop out or come after the closing of the round are not trained at all: nobody would see the result.
+Replies come as whole matrices. When each client would reply is known before anybody trains, so clients that drop out or
+reply after the round has closed are not trained at all: nobody would see the result.
+
+In asynchronous rounds clients train when they are sent out, on the model as it is then, and their replies wait here
+until their virtual arrival; the bytes of a reply are counted when it is sent out.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort import signals as catalogue
+from fedcohort.core.columns import part, prefixed
 from fedcohort.core.rng import generator
-from fedcohort.protocols import Task, Trained, World
-from fedcohort.rounds.validation import Limits, validate
-from fedcohort.types import Arrays, Cohort, Index, Mask, Model, Outcome, Plan, Probed, Real, Signals, Updates, Work
+from fedcohort.protocols import ClientEvaluator, ServerEvaluator, Task, World
+from fedcohort.rounds.backend import Arrivals, Dispatch, Fates
+from fedcohort.rounds.outstanding import joined, replies_from, reply_table
+from fedcohort.sim.run_settings import RunSettings
+from fedcohort.sim.uploads import drop_tensors, plan_rows
+from fedcohort.types import (
+    Array,
+    Arrays,
+    Cohort,
+    Index,
+    Mask,
+    Model,
+    Outcome,
+    Plan,
+    Probed,
+    Real,
+    RoundResult,
+    Signals,
+    Updates,
+    Work,
+)
 
 FLOAT = 4  # bytes of a parameter on the wire
 FORWARD = 1 / 3  # a forward pass costs a third of a training pass
+IDLE = 60.0  # virtual seconds that pass when nobody is available
 SERVER_SIGNALS = frozenset({"delta_norm", "delta", "last_layer_delta", "weights", "model"})
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Bytes of one round."""
+@dataclass(slots=True)
+class _Bill:
+    """What a round costs."""
 
-    down: float = 0.0
+    probing: float = 0.0  # seconds
+    elapsed: float = 0.0  # seconds from dispatch to close
+    began: float = 0.0
+    down: float = 0.0  # bytes from here on
     up: float = 0.0
     probes: float = 0.0
     signals: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Replies:
-    """What became of a dispatched cohort. Rows of `outcome`, `duration` and `signals` follow `clients`."""
+@dataclass(slots=True)
+class _Sent:
+    """A cohort under way in a synchronous round; one entry per client of the cohort."""
 
-    clients: Index
-    outcome: NDArray[np.int8]
-    duration: NDArray[np.float64]
-    updates: Updates  # accepted rows only, ascending client order
-    signals: Arrays
-    reasons: dict[int, str]
-    seconds: float  # how long the round took
-    traffic: Traffic = field(default_factory=Traffic)
-    came: int = 0  # how many replied in time, or would have if the round had not closed early
+    work: Dispatch
+    seconds: NDArray[np.float64]  # when each would reply, or be noticed as lost
+    lost: Mask
+    up: NDArray[np.float64]  # bytes of an upload
+    report: float  # bytes of the signals of one client
+    here: Mask = field(default_factory=lambda: np.empty(0, np.bool_))  # has arrived
+    batches: int = 0
 
 
 class Federation:
     """One task bound to one world."""
 
-    def __init__(
-        self,
-        world: World,
-        task: Task,
-        *,
-        seed: int,
-        deadline: float = math.inf,
-        limits: Limits | None = None,
-    ) -> None:
-        self.world, self.task, self.seed, self.deadline = world, task, seed, deadline
-        self.limits = limits or Limits()
-        self.profiles = world.profiles()
+    repeatable = True
+
+    def __init__(self, world: World, task: Task, settings: RunSettings) -> None:
+        self.world, self.task, self.settings = world, task, settings
+        self.clock = 0.0
+        self.columns = world.profiles()
+        self.flight: Arrays = {}  # asynchronous: replies that are on their way
+        self._doomed: dict[int, str] = {}  # asynchronous: lost, and noticed at their deadline only
+        self._sent: _Sent | None = None
+        self._bill = _Bill()
+
+    # -- what the engine may know ----------------------------------------------------------------------------------
+
+    @property
+    def population(self) -> int:
+        """How many clients there are."""
+        return self.world.population
+
+    @property
+    def samples(self) -> Index:
+        """Training samples of every client."""
+        return self.world.train.sizes
 
     @property
     def provides(self) -> frozenset[str]:
-        """Every signal that can be had here."""
-        server = SERVER_SIGNALS if hasattr(self.task, "last_layer") else SERVER_SIGNALS - {"last_layer_delta"}
-        return self.task.provides | frozenset(self.profiles) | server
+        """Every signal that a selector can read here."""
+        server = SERVER_SIGNALS if self.task.last_layer is not None else SERVER_SIGNALS - {"last_layer_delta"}
+        return self.task.provides | frozenset(self.columns) | server
 
-    def probe(
-        self, index: int, model: Model, clients: Index, names: frozenset[str], plan: Plan
-    ) -> tuple[Probed, float, Traffic]:
-        """Ask clients a question without training: answers, seconds it took, bytes it cost."""
+    @property
+    def last_layer(self) -> slice | None:
+        """Which parameters are the last layer."""
+        return self.task.last_layer
+
+    @property
+    def server_evaluator(self) -> ServerEvaluator | None:
+        """What methods may compute at the server."""
+        return self.task.server_evaluator()
+
+    @property
+    def client_evaluator(self) -> ClientEvaluator | None:
+        """What a method may compute on a client."""
+        return self.task.client_evaluator()
+
+    def available(self, index: int) -> Index:
+        """Who can be asked now."""
+        self._bill = _Bill(began=self.clock)
+        return self.world.available(index, self.clock)
+
+    def profiles(self, names: frozenset[str]) -> Arrays:
+        """Profile columns of the world."""
+        del names
+        return self.columns
+
+    def probe(self, index: int, model: Model, clients: Index, names: frozenset[str]) -> Probed:
+        """Ask clients a question without training; those that drop out or take too long do not answer."""
+        plan = replace(self.task.plan(), seed=self.settings.seed, round=index)
         size = FLOAT * (model.params.size + model.buffers.size)
         up = self._signal_bytes(names, model)
         passes = 1.0 if "probe_weights" in names else FORWARD
         seconds = self.world.seconds(index, clients, self._work(clients, model, passes, size, up))
-        there = ~self.world.dropped(index, clients) & (seconds <= self.deadline)
+        there = ~self.world.dropped(index, clients) & (seconds <= self.settings.deadline)
         answered = clients[there]
         columns = self.task.probe(model, answered, names, plan) if answered.size else {n: np.empty(0) for n in names}
-        wait = min(float(seconds.max()), self.deadline) if clients.size else 0.0
-        traffic = Traffic(probes=float(clients.size * size + answered.size * up))
-        return Probed(answered, Signals(columns)), wait, traffic
+        self._bill.probing = min(float(seconds.max()), self.settings.deadline) if clients.size else 0.0
+        self._bill.probes = float(clients.size * size + answered.size * up)
+        if self.settings.buffer_size:
+            self.clock += self._bill.probing
+        return Probed(answered, Signals(columns))
 
-    def train(
-        self, index: int, model: Model, cohort: Cohort, plan: Plan, needs: frozenset[str], quorum: int
-    ) -> Replies:
-        """Dispatch a cohort and close the round at the quorum-th reply, at the deadline, or when all are in."""
-        clients = cohort.clients
-        keep = 1.0 - np.asarray(cohort.directives.get("drop", np.zeros(clients.size)), np.float64)
+    def plan(self, index: int, cohort: Cohort) -> Plan:
+        """The task's plan for this round, with what the selector directs."""
+        base, decay = self.task.plan(), self.settings.lr_decay
+        lr: Any = base.lr if decay == 1.0 else np.asarray(base.lr) * decay**index
+        plan = replace(base, seed=self.settings.seed, round=index, lr=lr)
+        if "work" in cohort.directives:
+            work = np.asarray(cohort.directives["work"], np.float64)
+            epochs = np.maximum(np.rint(plan.epochs_of(work.size) * work), 1).astype(np.int64)
+            plan = replace(plan, epochs=epochs)
+        return plan
+
+    # -- out and back ----------------------------------------------------------------------------------------------
+
+    def dispatch(self, work: Dispatch) -> None:
+        """Draw how long everybody takes; in asynchronous rounds also train, for the model will have moved later."""
+        clients, model, plan = work.cohort.clients, work.model, work.plan
+        keep = 1.0 - np.asarray(work.cohort.directives.get("drop", np.zeros(clients.size)), np.float64)
         down = FLOAT * (model.params.size * (1 + (plan.correction is not None)) + model.buffers.size)
         report = self._signal_bytes(plan.measure, model)
         up = FLOAT * (model.params.size * keep + model.buffers.size) + report
-        work = self._work(clients, model, plan.epochs_of(clients.size).astype(np.float64), down, up)
-        seconds = self.world.seconds(index, clients, work)
-        lost = self.world.dropped(index, clients)
-        closing = _closing(seconds, lost, quorum, self.deadline)
-        outcome = np.where(lost, Outcome.FAILED, np.where(seconds > closing, Outcome.LATE, Outcome.OK)).astype(np.int8)
-        reasons = {int(c): "dropped-out" for c in clients[lost]}
+        passes = plan.epochs_of(clients.size).astype(np.float64)
+        seconds = self.world.seconds(work.index, clients, self._work(clients, model, passes, down, up))
+        lost = self.world.dropped(work.index, clients)
+        self._bill.down = float(clients.size * down)
+        self._sent = _Sent(work, seconds, lost, up - report, report, np.zeros(clients.size, np.bool_))
+        if self.settings.buffer_size:
+            self._depart(self._sent)
+            self._sent = None
 
-        on_time = np.flatnonzero(outcome == Outcome.OK)
-        trained = self.task.train(model, clients[on_time], _plan_rows(plan, on_time, clients.size))
-        updates, columns = self._received(index, trained, cohort, on_time, plan.measure, model)
-        failed = trained.failed if trained.failed.size else np.zeros(on_time.size, np.bool_)
-        outcome[on_time[failed]] = Outcome.FAILED
+    def replies(self, until: float, enough: int) -> Arrivals:
+        """Let virtual time pass until `enough` replies are here, everybody's fate is known, or the time is over."""
+        if self.settings.buffer_size:
+            return self._landing(until, enough)
+        sent = self._sent
+        assert sent is not None
+        limit = self.settings.deadline if until >= self.clock + self.settings.deadline else until - self.clock
+        left = ~sent.here
+        coming = np.sort(sent.seconds[left & ~sent.lost])
+        last = coming[enough - 1] if coming.size >= enough else sent.seconds[left].max(initial=0.0)
+        self._bill.elapsed = min(max(float(last), self._bill.elapsed), limit)
+        rows = np.flatnonzero(left & (sent.seconds <= self._bill.elapsed))
+        sent.here[rows] = True
+        return replace(self._arrived(sent, rows), elapsed=self._bill.elapsed, timed_out=bool(last > limit))
+
+    def review(self, updates: Updates) -> Mapping[int, str]:
+        """Nothing beyond what the engine checks."""
+        del updates
+        return {}
+
+    def give_up(self, late: Index, *, timed_out: bool) -> Fates:
+        """Whom nobody waits for: who dropped out, and who would still have come before the deadline."""
+        if self.settings.buffer_size:
+            return Fates({int(c): self._doomed.pop(int(c)) for c in late if int(c) in self._doomed})
+        sent = self._sent
+        if sent is None or not late.size:
+            return Fates()
+        rows = np.isin(sent.work.cohort.clients, late)
+        lost = {int(c): "dropped-out" for c in sent.work.cohort.clients[rows & sent.lost]}
+        if timed_out:
+            return Fates(lost, 0, len(lost))
+        came = int(np.count_nonzero(rows & ~sent.lost & (sent.seconds <= self.settings.deadline)))
+        return Fates(lost, came, late.size - came)
+
+    def finish(self, *, idle: bool, pause: float) -> None:
+        """The round's seconds pass."""
+        spent = IDLE if idle else self._bill.elapsed
+        if self.settings.buffer_size:
+            self.clock += spent
+        else:
+            self.clock += self._bill.probing + spent + pause
+        self._sent = None
+
+    def evaluate(self, index: int, model: Model, *, last: bool) -> tuple[float, dict[str, Any]]:
+        """Accuracy on validation data, and everything on test data every so many rounds."""
+        score = float(self.task.evaluate(model, "validation").get("accuracy", math.nan))
+        due = last or index % self.settings.evaluate_every == 0
+        return score, {k: float(v) for k, v in (self.task.evaluate(model, "test") if due else {}).items()}
+
+    def costs(self) -> dict[str, Any]:
+        """Seconds and bytes of this round."""
+        bill = self._bill
+        waited = self.clock - bill.began - bill.probing if self.settings.buffer_size else bill.elapsed
+        return {
+            "seconds": waited + bill.probing,
+            "bytes_down": bill.down,
+            "bytes_up": bill.up,
+            "bytes_probes": bill.probes,
+            "bytes_signals": bill.signals,
+        }
+
+    def under_way(self) -> Index:
+        """Clients whose reply is on its way."""
+        if self._sent is not None:
+            return self._sent.work.cohort.clients[~self._sent.here]
+        return self.flight["client"] if self.flight else np.empty(0, np.int64)
+
+    def state_dict(self) -> Arrays:
+        """The clock, and the replies that are on their way."""
+        doomed = {str(c): np.frombuffer(why.encode(), np.uint8) for c, why in self._doomed.items()}
+        return {"clock": np.array(self.clock), **prefixed("flight.", self.flight), **prefixed("doomed.", doomed)}
+
+    def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self.clock = float(arrays["clock"])
+        self.flight = {k: np.array(v) for k, v in part(arrays, "flight.").items()}
+        self._doomed = {int(c): v.tobytes().decode() for c, v in part(arrays, "doomed.").items()}
+
+    def told(self, result: RoundResult) -> None:
+        """Nothing to do."""
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _arrived(self, sent: _Sent, rows: Index) -> Arrivals:
+        """Train those of these rows that reply; what arrives at the server."""
+        work, clients = sent.work, sent.work.cohort.clients
+        on_time = rows[~sent.lost[rows]]
+        trained = self.task.train(work.model, clients[on_time], plan_rows(work.plan, on_time, clients.size))
+        updates, columns = trained.updates, {n: c for n, c in trained.signals.items() if n in work.plan.measure}
+        if "drop" in work.cohort.directives and len(updates):
+            ratio = np.asarray(work.cohort.directives["drop"], np.float64)[on_time]
+            keys = (work.index, sent.batches) if sent.batches else (work.index,)
+            rng = generator(self.settings.seed, "upload-drop", *keys)
+            updates = drop_tensors(updates, ratio, self.task.layout, rng)
+        updates, columns = self.world.tamper(work.index, updates, {n: np.asarray(c) for n, c in columns.items()})
+        sent.batches += 1
+        self._bill.up += float(np.sum(sent.up[on_time]))
+        self._bill.signals += float(on_time.size * sent.report)
+        outcome = np.where(sent.lost, Outcome.FAILED, Outcome.OK).astype(np.int8)
+        reasons = {int(c): "dropped-out" for c in clients[rows[sent.lost[rows]]]}
+        if trained.failed.size and trained.failed.any():
+            outcome[on_time[trained.failed]] = Outcome.FAILED
+            good = np.flatnonzero(~trained.failed)
+            updates, columns = updates.rows(good), {n: c[good] for n, c in columns.items()}
         reasons.update({int(k): v for k, v in trained.reasons.items()})
-        good = self._validated(updates, columns, failed, outcome, on_time, reasons)
+        return Arrivals(clients[rows], outcome[rows], sent.seconds[rows], updates, columns, reasons)
 
-        rows = np.flatnonzero(good)
-        rows = rows[np.argsort(updates.clients[rows], kind="stable")]
-        columns.update(_server_signals(needs, updates, model, getattr(self.task, "last_layer", None)))
-        traffic = Traffic(
-            down=float(clients.size * down),
-            up=float(np.sum((up - report)[on_time])),
-            signals=float(on_time.size * report),
+    def _depart(self, sent: _Sent) -> None:
+        """Asynchronous: train everybody that will reply in time, and keep the replies until they arrive."""
+        clients = sent.work.cohort.clients
+        if not clients.size:
+            return
+        in_time = sent.seconds <= self.settings.deadline
+        self._doomed.update({int(c): "dropped-out" for c in clients[sent.lost & ~in_time]})
+        rows = np.flatnonzero(in_time)
+        there = self._arrived(sent, rows)
+        own = {"client": there.clients, "outcome": there.outcome, "seconds": there.seconds}
+        own["arrival"] = self.clock + there.seconds
+        table = {k: v for k, v in reply_table(there.updates, there.signals).items() if k != "client"}
+        at = np.flatnonzero(there.outcome == Outcome.OK)
+        own |= {k: _spread(v, at, rows.size) for k, v in table.items()}
+        for client, why in there.reasons.items():
+            self._doomed[client] = why
+        self.flight = joined(self.flight, own)
+
+    def _landing(self, until: float, enough: int) -> Arrivals:
+        """Asynchronous: those that arrive until `enough` replies are here or one client has failed."""
+        if not self.flight:
+            self.clock = max(self.clock, until)
+            return Arrivals.nothing(timed_out=True)
+        arrival, good = self.flight["arrival"], self.flight["outcome"] == Outcome.OK
+        coming, failing = np.sort(arrival[good]), arrival[~good]
+        end = min(
+            coming[enough - 1] if coming.size >= enough else coming.max(initial=-math.inf) if good.all() else math.inf,
+            failing.min(initial=math.inf),
         )
-        spread = {n: _scatter(c, on_time, clients.size) for n, c in columns.items()}
-        waited = np.minimum(seconds, closing)
-        came = int(np.count_nonzero(~lost & (seconds <= self.deadline)))
-        return Replies(clients, outcome, waited, updates.rows(rows), spread, reasons, closing, traffic, came)
-
-    def _received(
-        self, index: int, trained: Trained, cohort: Cohort, on_time: Index, wanted: frozenset[str], model: Model
-    ) -> tuple[Updates, Arrays]:
-        """What arrives at the server: after upload dropping, and after what broken clients do to it."""
-        updates = trained.updates
-        if "drop" in cohort.directives and len(updates):
-            ratio = np.asarray(cohort.directives["drop"], np.float64)[on_time]
-            layout = getattr(self.task, "layout", (slice(0, model.params.size),))
-            updates = drop_tensors(updates, ratio, layout, generator(self.seed, "upload-drop", index))
-        columns = {n: np.asarray(c) for n, c in trained.signals.items() if n in wanted}
-        return self.world.tamper(index, updates, columns)
-
-    def _validated(
-        self,
-        updates: Updates,
-        columns: Arrays,
-        failed: Mask,
-        outcome: NDArray[np.int8],
-        on_time: Index,
-        reasons: dict[int, str],
-    ) -> Mask:
-        judged = np.flatnonzero(~failed)
-        verdict = validate(updates.rows(judged), {n: c[judged] for n, c in columns.items()}, self.limits)
-        good = np.zeros(on_time.size, np.bool_)
-        good[judged] = verdict.accepted
-        outcome[on_time[judged[~verdict.accepted]]] = Outcome.REJECTED
-        reasons.update(verdict.reasons)
-        return good
+        self.clock = max(self.clock, min(float(end), until))
+        here = arrival <= min(end, until)
+        landed = {k: v[here] for k, v in self.flight.items()}
+        self.flight = {k: v[~here] for k, v in self.flight.items()} if not here.all() else {}
+        ok = np.flatnonzero(landed["outcome"] == Outcome.OK)
+        updates, columns = replies_from({k: v[ok] for k, v in landed.items()})
+        reasons = {int(c): self._doomed.pop(int(c)) for c in landed["client"] if int(c) in self._doomed}
+        elapsed = self.clock - self._bill.began
+        return Arrivals(
+            landed["client"], landed["outcome"], landed["seconds"], updates, columns, reasons, elapsed, end > until
+        )
 
     def _signal_bytes(self, names: frozenset[str], model: Model) -> float:
         """Bytes of these signals per client."""
-        last: slice | None = getattr(self.task, "last_layer", None)
+        last = self.task.last_layer
         head = model.params.size if last is None else last.stop - last.start
         sizes = {"insight": FLOAT * head}
         found = (catalogue.SIGNALS[n] for n in names if n in catalogue.SIGNALS)
@@ -170,66 +343,8 @@ class Federation:
         )
 
 
-def drop_tensors(
-    updates: Updates, ratio: NDArray[np.float64], layout: tuple[slice, ...], rng: np.random.Generator
-) -> Updates:
-    """Each tensor of each update is left out with its client's probability.
-
-    What is sent is scaled by (all weight) / (weight of those that sent this tensor), so that a weighted mean over
-    all rows is the weighted mean over those that sent it.
-    """
-    delta = updates.delta.copy()
-    weight = np.asarray(updates.weight, np.float64)
-    for part in layout:
-        sent = rng.random(len(updates)) >= ratio
-        total = float(weight[sent].sum())
-        delta[~sent, part] = 0.0
-        if total > 0:
-            delta[np.flatnonzero(sent)[:, None], np.arange(part.start, part.stop)[None, :]] *= np.float32(
-                weight.sum() / total
-            )
-    return replace(updates, delta=delta)
-
-
-def _closing(seconds: NDArray[np.float64], lost: Mask, quorum: int, deadline: float) -> float:
-    """When the round closes: quorum-th reply, deadline, or the last that was waited for."""
-    if seconds.size == 0:
-        return 0.0
-    replies = np.sort(seconds[~lost])
-    if replies.size >= quorum:
-        return min(float(replies[quorum - 1]), deadline)
-    return min(float(seconds.max()), deadline)
-
-
-def _plan_rows(plan: Plan, at: Index, m: int) -> Plan:
-    """The plan of some rows of the cohort."""
-    changes: dict[str, object] = {}
-    if np.ndim(plan.epochs):
-        changes["epochs"] = np.asarray(plan.epochs)[at]
-    if np.ndim(plan.lr):
-        changes["lr"] = np.asarray(plan.lr)[at]
-    if plan.correction is not None and plan.correction.ndim == 2 and plan.correction.shape[0] == m:
-        changes["correction"] = plan.correction[at]
-    return replace(plan, **changes) if changes else plan  # type: ignore[arg-type]
-
-
-def _server_signals(needs: frozenset[str], updates: Updates, model: Model, last_layer: slice | None) -> Arrays:
-    """What the server can compute from uploads it has anyway."""
-    out: Arrays = {}
-    if "delta_norm" in needs:
-        with np.errstate(over="ignore", invalid="ignore"):
-            out["delta_norm"] = np.sqrt(np.einsum("ij,ij->i", updates.delta, updates.delta, dtype=np.float64))
-    if "delta" in needs:
-        out["delta"] = updates.delta
-    if "weights" in needs:
-        out["weights"] = updates.delta + model.params
-    if "last_layer_delta" in needs and last_layer is not None:
-        out["last_layer_delta"] = updates.delta[:, last_layer]
-    return out
-
-
-def _scatter(column: NDArray[np.generic], at: Index, m: int) -> NDArray[np.float64]:
-    """Rows of those that replied, NaN for the others."""
-    out = np.full((m, *column.shape[1:]), np.nan, np.float32 if column.ndim > 1 else np.float64)
+def _spread(column: Array, at: Index, m: int) -> Array:
+    """Rows of those that reply among all that are under way; zero (or NaN) for the others."""
+    out = np.full((m, *column.shape[1:]), np.nan if column.dtype.kind == "f" else 0, column.dtype)
     out[at] = column
     return out

@@ -1,0 +1,23 @@
+"""Named arrays under a prefix: how the states of several parts share one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def part(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """The arrays under a prefix, without it.
+
+    >>> sorted(part({"a.x": np.ones(1), "b": np.ones(1)}, "a."))
+    ['x']
+    """
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
+def prefixed(prefix: str, arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Inverse of :func:`part`."""
+    return {prefix + k: np.asarray(v) for k, v in arrays.items()}

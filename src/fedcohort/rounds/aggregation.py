@@ -1,0 +1,109 @@
+"""From accepted replies to a new model: what the method may know, and what the server computes from uploads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedcohort.core.rng import generator
+from fedcohort.protocols import Aggregated, Aggregation, Method
+from fedcohort.rounds.backend import Backend
+from fedcohort.rounds.outstanding import Landed, scattered, with_extras
+from fedcohort.signals import of_side
+from fedcohort.types import Arrays, Index, Mask, Model, Outcome, Plan, Updates
+
+ABANDONED = "round-abandoned"
+
+
+def aggregate(
+    method: Method,
+    model: Model,
+    landed: Landed,
+    plan: Plan,
+    measured: frozenset[str],
+    backend: Backend,
+    seed: int,
+    index: int,
+    *,
+    enough: bool,
+) -> tuple[Model, dict[str, float]]:
+    """Let the method make a new model; whom it left out is FILTERED. With too few replies the model stays.
+
+    `measured` are the signals that the method asked clients for; they arrive as extras of the updates.
+    """
+    rows = positions(landed)
+    extras = {n: landed.signals[n][rows] for n in measured if n in landed.signals}
+    updates = with_extras(landed.updates, extras)
+    context = context_of(landed, plan, backend, seed, index)
+    if not enough:
+        landed.outcome[rows] = Outcome.FILTERED
+        landed.reasons.update({int(c): ABANDONED for c in updates.clients})
+        method.aggregate(model, updates.rows(rows[:0]), context)
+        return model, {"abandoned": 1.0}
+    made: Aggregated = method.aggregate(model, updates, context)
+    landed.outcome[rows[~made.accepted]] = Outcome.FILTERED
+    return made.model, {f"method.{k}": float(v) for k, v in made.info.items()}
+
+
+def context_of(landed: Landed, plan: Plan, backend: Backend, seed: int, index: int) -> Aggregation:
+    """What a method may know beside the model and the updates."""
+    cohort = landed.cohort
+    drawn = by_client(cohort.clients, cohort.directives.get("multiplicity"))
+    return Aggregation(
+        index=index,
+        plan=plan,
+        population=backend.population,
+        samples=backend.samples,
+        dispatched=cohort.clients,
+        inclusion=by_client(cohort.clients, cohort.inclusion),
+        multiplicity={k: int(v) for k, v in drawn.items()},
+        server_evaluator=backend.server_evaluator,
+        client_evaluator=backend.client_evaluator,
+        rng=generator(seed, "method", index),
+    )
+
+
+def server_signals(needs: frozenset[str], landed: Landed, before: Model, last_layer: slice | Mask | None) -> Arrays:
+    """What the server can compute from uploads it has anyway, and blank columns for what nobody reported."""
+    updates, m, rows = landed.updates, landed.cohort.clients.size, positions(landed)
+    out: Arrays = {n: scattered(c, rows, m) for n, c in _computed(needs, updates, before, last_layer).items()}
+    for name in of_side(needs, "client"):
+        if name not in landed.signals and name not in out:
+            width = _width(last_layer, before.params.size) if name == "insight" else 0
+            out[name] = scattered(np.empty((0, width) if width else 0), rows[:0], m)
+    return out
+
+
+def positions(landed: Landed) -> Index:
+    """The row of each update's client in the cohort."""
+    clients = landed.cohort.clients
+    order = np.argsort(clients, kind="stable")
+    return order[np.searchsorted(clients, landed.updates.clients, sorter=order)]
+
+
+def by_client(clients: Index, column: Any) -> dict[int, float]:
+    """A column over the cohort as {slot: value}; nothing where there is none."""
+    if column is None:
+        return {}
+    return {int(c): float(v) for c, v in zip(clients, np.asarray(column), strict=True)}
+
+
+def _computed(needs: frozenset[str], updates: Updates, before: Model, last_layer: slice | Mask | None) -> Arrays:
+    out: Arrays = {}
+    if "delta_norm" in needs:
+        with np.errstate(over="ignore", invalid="ignore"):
+            out["delta_norm"] = np.sqrt(np.einsum("ij,ij->i", updates.delta, updates.delta, dtype=np.float64))
+    if "delta" in needs:
+        out["delta"] = updates.delta
+    if "weights" in needs:
+        out["weights"] = updates.delta + before.params
+    if "last_layer_delta" in needs and last_layer is not None:
+        out["last_layer_delta"] = updates.delta[:, last_layer]
+    return out
+
+
+def _width(last_layer: slice | Mask | None, params: int) -> int:
+    if last_layer is None:
+        return params
+    return last_layer.stop - last_layer.start if isinstance(last_layer, slice) else int(last_layer.sum())

@@ -1,0 +1,149 @@
+"""What survives a crash, and how a new process carries on. One rule for every backend.
+
+    * A cohort is in the journal before anything is sent, so an open round is found there and the same cohort is
+      dispatched again.
+    * When a round has been aggregated, its result and the new state are made durable before the journal is told:
+      a round that was closed is not trained again.
+    * Nothing that was acknowledged is lost: what the journal holds is never asked or told differently.
+
+A checkpoint holds the session as it was before the round, the state after it, and the result between the two, so one
+file a round is enough. Where the same questions get the same answers again (the simulator) an open round is simply
+asked again and compared with the journal; elsewhere what the selector read is kept in `asks` before it chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedcohort.core.columns import part, prefixed
+from fedcohort.errors import JournalDamaged, StateMismatch
+from fedcohort.rounds.history import read_history
+from fedcohort.rounds.replay import ask_again, ask_columns, result_columns, result_from
+from fedcohort.storage.journal import Journal
+from fedcohort.storage.snapshots import Snapshots
+from fedcohort.types import Arrays, Cohort, Probed, RoundResult
+
+if TYPE_CHECKING:
+    from fedcohort.rounds.engine import RoundEngine
+    from fedcohort.rounds.session import Session
+
+SESSION, ASK, RESULT, PROFILE, PROBE = "session.", "ask.", "result.", "profile.", "probe."
+
+
+@dataclass(slots=True)
+class Recalled:
+    """An ask of an earlier process: the journal's record, and what the selector read."""
+
+    arrays: Arrays
+    meta: Mapping[str, Any]
+    profiles: Arrays
+    answers: Arrays
+
+    def ask(self, session: Session) -> Cohort:
+        """Commit the same cohort again."""
+        return ask_again(session, self.arrays, self.meta, self.profiles, self.answers)
+
+
+@dataclass
+class Recovery:
+    """The files of one run; without any, nothing is kept."""
+
+    checkpoints: Snapshots | None = None
+    asks: Snapshots | None = None  # only for backends that cannot repeat an answer
+    every: int = 1  # rounds between two checkpoints
+    identity: Mapping[str, Any] = field(default_factory=dict)  # what must be the same when a run is resumed
+    resumed: bool = False
+    _before: Arrays | None = None  # the session before the open round
+    _profiles: Arrays = field(default_factory=dict)
+
+    def before(self, session: Session) -> None:
+        """A round begins."""
+        self._before = session.state_dict() if self.checkpoints is not None else None
+
+    def keep_ask(self, index: int, profiles: Arrays, probed: Probed | None) -> None:
+        """Keep what the selector is about to read, before the cohort that it leads to is committed."""
+        self._profiles = profiles
+        if self.asks is None:
+            return
+        arrays: Arrays = {PROFILE + k: np.asarray(v) for k, v in profiles.items()}
+        if probed is not None:
+            arrays["probed"] = probed.clients
+            arrays.update({PROBE + k: np.asarray(v) for k, v in probed.signals.columns().items()})
+        if arrays:
+            self.asks.save(index, arrays, {})
+
+    def recall(self, index: int, journal: Journal | None) -> Recalled | None:
+        """The ask that an earlier process committed for this round; looked for once, after a start."""
+        if not self.resumed or self.asks is None or journal is None:
+            return None
+        found = next((r for r in journal.records(kind="ask") if r.round == index), None)
+        if found is None:
+            return None
+        kept = self.asks.at(index)
+        arrays, meta = found.unpack()
+        return Recalled(arrays, meta, part(kept[0], PROFILE) if kept else {}, part(kept[0], PROBE) if kept else {})
+
+    def save(
+        self, engine: RoundEngine, result: RoundResult, row: Mapping[str, Any], reasons: Mapping[int, str], last: bool
+    ) -> None:
+        """Make the end of a round durable, before the journal learns of it."""
+        done = result.index + 1
+        if self.checkpoints is None or self._before is None or (done % self.every and not last):
+            return
+        session = engine.session
+        assert session.asked is not None
+        known, meta = ask_columns(session.asked)
+        arrays = {**engine.state_dict(), **prefixed(SESSION, self._before), **prefixed(ASK, known)}
+        arrays.update(prefixed(RESULT, result_columns(result)))
+        if not engine.backend.repeatable:
+            arrays.update(prefixed(PROFILE, self._profiles))
+        text: dict[str, Any] = {**self.identity, "ask": meta, "row": dict(row), "reasons": _texts(reasons)}
+        text |= {"out": _texts(engine.out.reasons), "score": result.score if np.isfinite(result.score) else None}
+        if session.journal is not None:
+            text["journal"] = [session.journal.length, session.journal.head.hex()]
+        self.checkpoints.save(done, arrays, text)
+
+    def resume(self, engine: RoundEngine) -> int:
+        """Go back to the newest checkpoint and finish its round; the number of rounds that are done."""
+        self.resumed = True
+        found = self.checkpoints.latest() if self.checkpoints is not None else None
+        if found is None:
+            return 0
+        _, arrays, meta = found
+        self._check(engine, meta)
+        session, profiles = engine.session, part(arrays, PROFILE)
+        session.load_state_dict(part(arrays, SESSION))
+        if session.journal is not None:
+            engine.history = read_history(session.journal, engine.backend.population, upto=session.index)
+        if engine.backend.repeatable:
+            profiles = engine.backend.profiles(session.selector.needs)
+        ask_again(session, part(arrays, ASK), meta["ask"], profiles)
+        engine.load_state_dict(arrays, {int(k): v for k, v in meta["out"].items()})
+        model = engine.model.params if "model" in session.selector.needs else None
+        result = result_from(session.index, part(arrays, RESULT), meta["score"], model)
+        engine.told(result, meta["row"], {int(k): v for k, v in meta["reasons"].items()})
+        return session.index
+
+    def _check(self, engine: RoundEngine, meta: Mapping[str, Any]) -> None:
+        for key, value in self.identity.items():
+            if meta.get(key) != value:
+                raise StateMismatch(
+                    "snapshot", f"it was made with another {key}", "resume with the same data, settings and seed"
+                )
+        journal = engine.session.journal
+        if journal is not None and "journal" in meta:
+            length, head = meta["journal"]
+            if not journal.holds(int(length), bytes.fromhex(head)):
+                raise JournalDamaged(
+                    f"journal {journal.path}",
+                    "it lacks records that were there when the snapshot was made",
+                    "restore it from a copy, or remove the snapshots to start from the beginning",
+                )
+
+
+def _texts(reasons: Mapping[int, str]) -> dict[str, str]:
+    return {str(k): v for k, v in reasons.items()}
