@@ -9,7 +9,7 @@ from flower_app.task import train as train_fn
 
 
 def outputs(arrays: ArrayRecord, context: Context, part: str) -> Outputs:  # +
-    """Logits and labels of a model on this client's data: the selectors' signals follow from them."""  # +
+    """Logits and labels of a model on this client's data: the signals that selectors read follow from them."""  # +
     net = Net()  # +
     net.load_state_dict(arrays.to_torch_state_dict())  # +
     data = load_data(context.node_config["partition-id"], context.node_config["num-partitions"])  # +

@@ -1,4 +1,4 @@
-"""Model, data and training: nothing here knows of fedcohort."""
+"""Model, data and training: nothing here knows about fedcohort."""
 
 from functools import lru_cache
 
@@ -57,6 +57,6 @@ def train(net: nn.Module, data, epochs: int, lr: float) -> float:
 
 
 def accuracy(net: nn.Module, data) -> float:
-    """Share of samples that are classified rightly."""
+    """Share of samples that are classified correctly."""
     with torch.no_grad():
         return (net(data[0]).argmax(1) == data[1]).float().mean().item()
