@@ -1,4 +1,4 @@
-"""The seams: what a selector, a method, a world, a task and a server bench promise. Nothing here runs."""
+"""What a selector, a method, a world, a task and an evaluator promise. Nothing here runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Selector(Protocol):
         ...
 
     def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process, as arrays."""
+        """Everything needed to continue in another process, as arrays."""
         ...
 
     def load_state_dict(self, arrays: Mapping[str, NDArray[Any]], /) -> None:
@@ -57,6 +57,16 @@ class Prober(Protocol):
 
     def probe(self, rnd: Round, rng: np.random.Generator, /) -> Index:
         """Whom to probe this round; the answers arrive in `Round.probed`."""
+        ...
+
+
+@runtime_checkable
+class Exempting(Protocol):
+    """Optional, for selectors and methods: names the clauses of the contract kit that cannot hold for it."""
+
+    @property
+    def exempt(self) -> Mapping[str, str]:
+        """Clause -> why it does not apply."""
         ...
 
 
@@ -92,7 +102,7 @@ class ServerEvaluator(Protocol):
 class ClientEvaluator(Protocol):
     """What a *simulated* client computes on its own data for a method, at parameters of the method's choice.
 
-    Exists in simulation only, where it stands for work that a deployed client half would do at home.
+    Exists in simulation only, where it stands for work that a deployed client half would do on the client.
     `part` is "train" (labels as the client sees them) or "validation".
     """
 
@@ -140,6 +150,11 @@ class Method(Protocol):
 
     name: ClassVar[str]
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether updates may come from an older model than the server's. Usually a class attribute."""
+        ...
+
     def prepare(self, plan: Plan, model: Model, clients: Index, /) -> Plan:
         """The client half: return the plan with what this method changes at the client."""
         ...
@@ -158,7 +173,7 @@ class Method(Protocol):
 
 
 class World(Protocol):
-    """The heterogeneity: who owns what, how noisy, how fast, how often there. Luck is keyed, never kept."""
+    """The heterogeneity: who owns what, how noisy, how fast, how often there. Draws are keyed, never stored."""
 
     @property
     def name(self) -> str:
@@ -239,6 +254,16 @@ class Task(Protocol):
         """Client-side and probe-side signals it can measure."""
         ...
 
+    @property
+    def last_layer(self) -> slice | None:
+        """Where the last layer lies in the flat parameters; None where that has no meaning."""
+        ...
+
+    @property
+    def layout(self) -> tuple[slice, ...]:
+        """The flat parameters cut into the parts that a client may leave out of its upload, one by one."""
+        ...
+
     def initial(self, rng: np.random.Generator) -> Model:
         """A fresh model."""
         ...
@@ -264,5 +289,9 @@ class Task(Protocol):
         ...
 
     def client_evaluator(self) -> ClientEvaluator | None:
-        """What a method's client half may compute at home beyond training, if anything."""
+        """What a method's client half may compute on the client beyond training, if anything."""
+        ...
+
+    def client_accuracy(self, model: Model) -> Real | None:
+        """Accuracy of this model at every client, NaN where it cannot be measured; None for tasks that have none."""
         ...

@@ -41,12 +41,12 @@ def test_first_round_accepts_all_and_the_second_compares_with_its_movement():
     assert second.accepted.tolist() == [True, True, False, False]
     np.testing.assert_allclose(second.model.params, first.model.params + delta[:2].mean(axis=0))
     assert second.info["cmfl_threshold"] == pytest.approx(0.8 / np.sqrt(2))
-    np.testing.assert_allclose(method.previous, [2, 2, -2, 0])
+    np.testing.assert_allclose(method.state.previous, [2, 2, -2, 0])
 
 
 def test_threshold_falls_with_the_square_root_of_the_round():
     method = CMFL(v0=0.6)
-    method.previous = np.ones(10, np.float32)
+    method.state.previous = np.ones(10, np.float32)
     delta = np.where(np.arange(10) < 3, 1.0, -1.0)[None].repeat(2, axis=0)  # relevance 0.3
     both = np.concatenate([delta, np.ones((1, 10))])
     for index, kept in ((0, 1), (1, 1), (3, 3), (8, 3)):  # 0.6, 0.424, 0.3, 0.2
@@ -54,7 +54,7 @@ def test_threshold_falls_with_the_square_root_of_the_round():
         assert mask.sum() == kept
         assert info["cmfl_kept"] == kept
     constant = CMFL(v0=0.6, schedule="constant")
-    constant.previous = np.ones(10, np.float32)
+    constant.state.previous = np.ones(10, np.float32)
     assert constant.choose(model_of(np.zeros(10)), updates_of(both), context_of(index=99))[0].sum() == 1
 
 
@@ -73,7 +73,7 @@ def test_fedacs_preset():
 
 def test_nobody_relevant_keeps_the_best():
     method = CMFL(v0=1.0, schedule="constant")
-    method.previous = np.ones(4, np.float32)
+    method.state.previous = np.ones(4, np.float32)
     delta = np.array([[-1, -1, -1, -1], [1, 1, 1, -1], [1, 1, -1, 1]], np.float32)
     done = method.aggregate(model_of(np.zeros(4)), updates_of(delta), context_of(index=4))
     assert done.accepted.tolist() == [False, True, False]
@@ -81,9 +81,9 @@ def test_nobody_relevant_keeps_the_best():
 
 def test_a_round_without_updates_keeps_the_memory():
     method = CMFL()
-    method.previous = np.ones(4, np.float32)
+    method.state.previous = np.ones(4, np.float32)
     method.aggregate(model_of(np.zeros(4)), updates_of(np.zeros((0, 4))), context_of())
-    np.testing.assert_array_equal(method.previous, np.ones(4))
+    np.testing.assert_array_equal(method.state.previous, np.ones(4))
 
 
 @pytest.mark.parametrize("preset", [None, "fedacs"])
@@ -97,7 +97,7 @@ def test_nested_state_and_refusals():
     method = CMFL(inner=CMFL())
     assert set(method.state_dict()) == {"previous", "inner.previous"}
     method.load_state_dict({"previous": np.ones(2, np.float32), "inner.previous": np.zeros(2, np.float32)})
-    assert method.previous.tolist() == [1, 1]
+    assert method.state.previous.tolist() == [1, 1]
     for bad in ({}, {"previous": np.ones(2)}, {"previous": np.ones(2, np.float32), "other": np.ones(1)}):
         with pytest.raises(StateMismatch):
             CMFL().load_state_dict(bad)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedcohort.errors import StateMismatch
-from fedcohort.methods.base import Base, Step, data_weights, weighted_sum
+from fedcohort.methods.base import MethodBase, Step, data_weights, weighted_sum
 from fedcohort.methods.fedavg import FedAvg
 from fedcohort.protocols import Aggregated
 from fedcohort.testing import MethodContract
@@ -22,6 +22,7 @@ class Raw:
     """FedAvg without any guard: the place to break things."""
 
     name = "raw"
+    asynchronous = True
 
     def prepare(self, plan, model, clients):
         return plan
@@ -59,7 +60,7 @@ class Lucky(FedAvg):
         return Step(step.change + np.random.default_rng().normal(), step.kept)
 
 
-class Shrinking(Base):
+class Shrinking(MethodBase):
     name = "shrinking"
 
     def combine(self, model, updates, context):

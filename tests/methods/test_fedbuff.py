@@ -30,7 +30,7 @@ def test_waits_until_it_is_full():
     assert first.info == {"moves": 0.0, "waiting": 2.0}
     second = feed(method, first.model, [9.0])
     assert second.model.params[0] == 6.0
-    assert method.count == 0
+    assert method.state.count == 0
 
 
 def test_stale_updates_weigh_less():
@@ -46,7 +46,7 @@ def test_fills_several_times_in_a_round():
     made = feed(method, ZERO, [2.0, 4.0, 2.0, 4.0, 10.0])
     assert np.isclose(made.model.params[0], 0.5 * 3 + 0.5 * 3 / np.sqrt(2))
     assert made.info == {"moves": 2.0, "waiting": 1.0}
-    assert np.isclose(method.sum[0], 10 / np.sqrt(3))
+    assert np.isclose(method.state.sum[0], 10 / np.sqrt(3))
 
 
 def test_too_old_and_of_unknown_age():
@@ -71,7 +71,7 @@ def test_buffers_wait_with_the_updates():
     assert second.model.counters[0] == 9
     third = feed(method, second.model, [1.0], buffers=np.array([[8.0]], np.float32), counters=np.array([[6]]))
     assert third.model.buffers[0] == 4.0
-    assert method.buffer_rows == 1
+    assert method.state.buffer_rows == 1
 
 
 def test_full_cohorts_of_the_right_size_are_plain_averaging():

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.optimize import minimize
 
 from fedcohort.methods._parts.robust import by_columns
-from fedcohort.methods.base import Base
+from fedcohort.methods.base import MethodBase
 from fedcohort.methods.fedavg import FedAvg
 from fedcohort.methods.geometric_median import GeometricMedian
 from fedcohort.methods.krum import Krum, MultiKrum, scores, tolerated
@@ -33,7 +33,9 @@ ROBUST = {
 }
 
 
-def run(method: Base, delta: np.ndarray, weight: np.ndarray | None = None, times: dict | None = None) -> Aggregated:
+def run(
+    method: MethodBase, delta: np.ndarray, weight: np.ndarray | None = None, times: dict | None = None
+) -> Aggregated:
     m = delta.shape[0]
     weight = np.ones(m) if weight is None else weight
     updates = Updates(np.arange(m), delta.astype(np.float32), weight, np.ones(m, np.int64))
@@ -179,9 +181,9 @@ def test_norm_clip_by_hand():
     assert made.accepted.tolist() == [True, True, True, False]
     assert np.isclose(made.model.params[0], 11 / 6)
     assert made.info == {"clip": 2.5, "clipped": 1.0, "zeroed": 1.0}
-    assert method.level == 2.5
+    assert method.state.level == 2.5
     assert np.isclose(run(method, np.ones((3, 1))).model.params[0], 1.0)
-    assert np.isclose(method.level, 2.5 * np.exp(-0.1))
+    assert np.isclose(method.state.level, 2.5 * np.exp(-0.1))
 
 
 def test_norm_clip_tracks_the_quantile():
@@ -192,7 +194,7 @@ def test_norm_clip_tracks_the_quantile():
     levels = []
     for _ in range(400):
         run(method, rng.uniform(0, 1, (20, 1)))
-        levels.append(method.level)
+        levels.append(method.state.level)
     assert abs(np.mean(levels[200:]) - 0.7) < 0.03
 
 
@@ -200,11 +202,11 @@ def test_norm_clip_catches_up_when_all_are_too_long():
     """The level was learnt at 1; all lengths are now 50 > Z = 5. It grows by exp(0.1) a round until they pass."""
     method = NormClip()
     run(method, np.ones((5, 1)))
-    start = method.level
+    start = method.state.level
     first = run(method, np.full((5, 1), 50.0))
     assert not first.accepted.any()
     assert first.model.params[0] == 0.0
-    assert np.isclose(method.level, start * np.exp(0.1))
+    assert np.isclose(method.state.level, start * np.exp(0.1))
     rounds = 1
     while not run(method, np.full((5, 1), 50.0)).accepted.all():
         rounds += 1
@@ -221,7 +223,7 @@ def test_norm_clip_fixed_bound_and_no_zeroing():
 # byzantine_fraction
 
 
-def consensus(method: Base, attack: str, rounds: int = 40) -> float:
+def consensus(method: MethodBase, attack: str, rounds: int = 40) -> float:
     """Twenty clients near a common centre, cohorts of ten with exactly two liars; the final distance to the centre."""
     rng = np.random.default_rng(42)
     centre = rng.normal(size=8) * 3

@@ -54,8 +54,8 @@ def test_follows_the_textbook(option: str):
     w = play(method, CLIENTS, 25, PLAN, some)
     want, c, ck = textbook(25, some, option)
     assert np.allclose(w, want, atol=2e-5)
-    assert np.allclose(method.variates.mean(3), c, atol=2e-5)
-    assert np.allclose(method.variates.read(np.arange(N), 3), ck, atol=2e-5)
+    assert np.allclose(method.state.mean(3), c, atol=2e-5)
+    assert np.allclose(method.state.read(np.arange(N), 3), ck, atol=2e-5)
 
 
 def test_first_round_from_zeros_is_fedavg():
@@ -120,7 +120,7 @@ def test_commits_only_what_arrived():
     method = Scaffold()
     got = play(method, CLIENTS, 900, PLAN, some, lost)
     assert np.allclose(got, CLIENTS.optimum(EQUAL), atol=1e-4)
-    gap = method.variates.mean(3) - method.variates.read(np.arange(N), 3).mean(axis=0)
+    gap = method.state.mean(3) - method.state.read(np.arange(N), 3).mean(axis=0)
     assert np.abs(gap).max() < 1e-6
 
 
@@ -156,7 +156,7 @@ def test_invariant_every_round_and_through_growth(weighting: str):
         model = one_round(method, CLIENTS, model, cohort, PLAN, population=size, index=t).model
         n = CLIENTS.n[:size].astype(float)
         weight = n / n.sum() if weighting == "data" else np.full(size, 1 / size)
-        assert np.allclose(method.variates.mean(3), weight @ method.variates.read(np.arange(size), 3), atol=1e-6)
+        assert np.allclose(method.state.mean(3), weight @ method.state.read(np.arange(size), 3), atol=1e-6)
 
 
 def test_correction_is_c_minus_c_k():
@@ -164,10 +164,10 @@ def test_correction_is_c_minus_c_k():
     play(method, CLIENTS, 5, PLAN, some)
     who = np.array([0, 1, 4, 77])  # 77 was never seen
     plan = method.prepare(PLAN, MODEL, who)
-    ck = method.variates.read(who, 3)
+    ck = method.state.read(who, 3)
     assert not ck[3].any()
     assert ck[:3].any()
-    assert np.allclose(plan.correction, method.variates.mean(3) - ck, atol=1e-6)
+    assert np.allclose(plan.correction, method.state.mean(3) - ck, atol=1e-6)
     assert "full_gradient" not in plan.measure
     assert "full_gradient" in Scaffold(option="I").prepare(PLAN, MODEL, who).measure
 
@@ -183,8 +183,8 @@ def test_state_is_compact_and_spills_to_disk(tmp_path):
     a = play(memory, CLIENTS, 8, PLAN, lambda t: np.array([1, 4]))
     b = play(disk, CLIENTS, 8, PLAN, lambda t: np.array([1, 4]))
     assert np.array_equal(a, b)
-    assert disk.variates.spilled
-    assert not memory.variates.spilled
+    assert disk.state.spilled
+    assert not memory.state.spilled
     saved = disk.state_dict()
     assert saved["scaffold-uniform.slots"].tolist() == [1, 4]
     assert saved["scaffold-uniform.rows"].shape == (2, 3)
@@ -198,10 +198,10 @@ def test_spills_when_the_limit_is_passed():
     method = Scaffold(memory_limit=200)
     for k in range(17):
         updates = Updates(np.array([k]), np.full((1, 3), k + 1, np.float32), np.ones(1), np.ones(1, np.int64))
-        assert not method.variates.spilled
+        assert not method.state.spilled
         method.aggregate(MODEL, updates, Aggregation(k, Plan(lr=1.0), 20, np.ones(20, int), np.array([k])))
-    assert method.variates.spilled
-    rows = method.variates.read(np.arange(18), 3)
+    assert method.state.spilled
+    rows = method.state.read(np.arange(18), 3)
     assert rows[16].any()
     assert rows[0].any()
     assert not rows[17].any()

@@ -121,7 +121,7 @@ def test_feddyn_follows_the_textbook():
     got = play(method, CLIENTS, 10, Plan(lr=0.2), some)
     want, h = textbook(10)
     assert np.allclose(got, want, atol=1e-4)
-    assert np.allclose(method.gradients.mean(3), h, atol=1e-4)
+    assert np.allclose(method.state.mean(3), h, atol=1e-4)
 
 
 def test_feddyn_reaches_the_optimum_with_partial_cohorts():

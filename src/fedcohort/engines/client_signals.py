@@ -1,4 +1,4 @@
-"""What every engine reports in the same words: client-side signals, failures and their reasons."""
+"""What every engine reports in the same form: client-side signals, failures and their reasons."""
 
 from __future__ import annotations
 
@@ -7,33 +7,21 @@ from typing import Protocol
 
 import numpy as np
 
-from fedcohort.engines.interface import ClientData, LossStats, signals_from_stats
+from fedcohort.engines.interface import ClientData, Engine, LossStats, signals_from_stats
 from fedcohort.engines.losses import CROSS_ENTROPY, robust_of
 from fedcohort.errors import UnknownName
 from fedcohort.protocols import Trained
-from fedcohort.types import Array, Arrays, Index, Mask, Model, Objective, Part, Plan, Real, Updates
+from fedcohort.types import Array, Arrays, Index, Mask, Model, Part, Plan, Real, Updates
 
 INSIGHT_LR = 0.1  # FedACS: one plain full-batch step with a fixed rate
 _GRADIENT = frozenset({"grad_norm", "insight", "full_gradient"})
 
 
-class Measuring(Protocol):
-    """An engine that can evaluate one model at many clients, and one model per client."""
-
-    last_layer: slice
-
-    def losses(self, model: Model, clients: Index, part: str, objective: Objective) -> LossStats:
-        """One model on each client's part."""
-        ...
+class Measuring(Engine, Protocol):
+    """An engine that can also evaluate one model per client."""
 
     def losses_each(self, params: Real, clients: Index, part: str, buffers: Real | None = None) -> LossStats:
         """Row i of params (and buffers) at client i, cross-entropy."""
-        ...
-
-    def gradients(
-        self, model: Model, clients: Index, *, last_layer: bool = False, objective: Objective | None = None
-    ) -> Real:
-        """Full-batch gradients."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""The seam: what every engine takes and returns, and the batch order that all of them share.
+"""What every engine takes and returns, and the batch order that all of them share.
 
-An engine is made for one model and one body of client data. It never sees a world, a selector or a clock.
+An engine is made for one model and the data of all clients. It never sees a world, a selector or a clock.
 Engines must agree: same parameters, clients and plan give the same updates within the documented tolerance.
 """
 
@@ -44,6 +44,7 @@ class Engine(Protocol):
 
     name: str
     n_params: int
+    last_layer: slice  # where the last layer lies in the flat parameters
 
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
         """Local training of each client. Signals are those of `plan.measure` that the engine knows.

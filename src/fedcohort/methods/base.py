@@ -1,30 +1,50 @@
-"""What all aggregation methods share: guards, order, buffers, and weighted sums in double precision.
+"""What all aggregation methods share: state, guards, order, buffers, and weighted sums in double precision.
 
-A method overrides `prepare` (its client half) and `combine` (its server half). Around `combine`, :class:`Base`
-sees to it that
+A method overrides `prepare` (its client half) and `combine` (its server half). Around `combine`, :class:`MethodBase`
+ensures that
 
 * rows come in ascending client order, so that arrival order cannot change a bit;
 * rows with a non-finite update or weight are left out (accepted = False);
 * with no row left, model and server state stay exactly as they are;
 * buffers and counters are merged by policy and never touched by server mathematics.
+
+What a method remembers between rounds is its `state`, usually a :class:`~fedcohort.core.table.Table`;
+:class:`StatefulMethod` saves and loads it.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import StateMismatch, check
+from fedcohort.core.constraints import Choice, Interval
+from fedcohort.core.table import Table, TableError
+from fedcohort.errors import StateMismatch, checked
 from fedcohort.protocols import Aggregated, Aggregation
 from fedcohort.types import Arrays, Index, Mask, Model, Plan, Real, Updates
 
 Double = NDArray[np.float64]
-BUFFER_POLICIES = ("average", "server_keep")
+Buffers = Annotated[str, Choice("average", "server_keep")]
+Weighting = Annotated[str, Choice("uniform", "data")]
+Decay = Annotated[float, Interval(0, 1, ends="[)")]
+
+
+class MethodState(Protocol):
+    """What a method remembers between rounds; every :class:`~fedcohort.core.table.Table` qualifies."""
+
+    def to_arrays(self) -> Arrays:
+        """Everything as arrays, copied."""
+        ...
+
+    def load_arrays(self, arrays: Mapping[str, NDArray[Any]], /) -> None:
+        """Inverse of :meth:`to_arrays`; raises TableError for arrays that do not fit."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +56,56 @@ class Step:
     info: Mapping[str, float] = field(default_factory=dict)
 
 
-class Base:
-    """A method without server state. Subclasses set `name` and override `combine`, and `prepare` where needed."""
+class StatefulMethod:
+    """Saves and loads `state`. Subclasses with something to remember set `state`, and `prefix` where they want one."""
 
     name: ClassVar[str] = ""
     exempt: Mapping[str, str] = MappingProxyType({})  # clause of fedcohort.testing.MethodContract -> why it cannot hold
     asynchronous: bool = True  # whether an update may be older than the server's state
+    state: MethodState = Table()  # a table without fields: nothing to remember
+    prefix: str = ""  # of the keys under which the state is saved
 
-    def __init__(self, *, buffers: str = "average") -> None:
-        check(
-            buffers in BUFFER_POLICIES,
-            f"buffers = {buffers!r}",
-            "this is no buffer policy",
-            f"use one of {', '.join(BUFFER_POLICIES)}",
-        )
+    def state_dict(self) -> Arrays:
+        """Server state as arrays."""
+        return {self.prefix + key: value for key, value in self.state.to_arrays().items()}
+
+    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of :meth:`state_dict`; refuses what does not fit and then changes nothing."""
+        self.state = self.loaded(arrays)
+
+    def loaded(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
+        """A new state made of these arrays; the present one stays as it is."""
+        fresh = copy.copy(self.state)
+        try:
+            foreign = sorted(key for key in arrays if not key.startswith(self.prefix))
+            if foreign:
+                raise TableError(f"keys must start with {self.prefix!r}, unlike {foreign}")
+            fresh.load_arrays({key.removeprefix(self.prefix): value for key, value in arrays.items()})
+            self.check_state(fresh)
+        except TableError as error:
+            remedy = "load it into the method that wrote it"
+            raise StateMismatch(f"state of {self.name}", str(error), remedy) from error
+        return fresh
+
+    def check_state(self, fresh: Any) -> None:
+        """Raise TableError for a state of the right form that this method cannot have written."""
+
+
+class MethodBase(StatefulMethod):
+    """Base of the aggregation methods: set `name`, override `combine`, and `prepare` where clients train differently.
+
+    `buffers` says what becomes of float buffers (BN statistics): "average" with weights n_k, or "server_keep".
+
+    >>> class Sum(MethodBase):
+    ...     name = "sum"
+    ...     def combine(self, model, updates, context):
+    ...         return Step(updates.delta.sum(axis=0, dtype=float), updates.weight >= 0)
+    >>> Sum().state_dict()
+    {}
+    """
+
+    @checked
+    def __init__(self, *, buffers: Buffers = "average") -> None:
         self.buffers = buffers
 
     def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
@@ -60,8 +116,7 @@ class Base:
     def aggregate(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
         """Guard, combine, merge buffers."""
         accepted = np.zeros(len(updates), np.bool_)
-        order = np.argsort(updates.clients, kind="stable")
-        usable = order[usable_rows(updates)[order]]
+        usable = usable_rows(updates)
         if usable.size == 0:
             return Aggregated(model, accepted)
         rows = updates.rows(usable)
@@ -81,27 +136,18 @@ class Base:
         """New buffers and counters from the rows that were kept, by policy."""
         return merge_buffers(model, updates, self.buffers)
 
-    def state_dict(self) -> Arrays:
-        """Server state as arrays; none here."""
-        return {}
 
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        if arrays:
-            raise StateMismatch(
-                f"state with keys {sorted(arrays)}",
-                f"{self.name} keeps no state",
-                "load it into the method that wrote it",
-            )
+def usable_rows(updates: Updates) -> Index:
+    """Positions of the rows a server can compute with, in ascending client order.
 
-
-def usable_rows(updates: Updates) -> Mask:
-    """Rows that a server can compute with: finite update and buffers, finite non-negative weight."""
+    These have a finite update, finite buffers, and a finite weight that is not negative.
+    """
     weight = np.asarray(updates.weight, np.float64)
     finite: Mask = np.isfinite(updates.delta).all(axis=1) & np.isfinite(weight) & (weight >= 0)
     if updates.buffers is not None:
         finite &= np.isfinite(updates.buffers).all(axis=1)
-    return finite
+    order = np.argsort(updates.clients, kind="stable")
+    return order[finite[order]]
 
 
 def multiplicity(updates: Updates, context: Aggregation) -> Double:
@@ -124,12 +170,29 @@ def data_weights(updates: Updates, context: Aggregation) -> Double:
     return normalised(np.asarray(updates.weight, np.float64) * multiplicity(updates, context))
 
 
+def shares(weighting: str, updates: Updates, context: Aggregation) -> Double:
+    """Weights that sum to one: how often each was drawn, times its samples if `weighting` is "data"."""
+    if weighting == "data":
+        return data_weights(updates, context)
+    return normalised(multiplicity(updates, context))
+
+
 def weighted_sum(weight: Double, matrix: Real) -> Double:
     """sum_k weight_k * matrix_k in double precision, row by row in order."""
     total = np.zeros(matrix.shape[1], np.float64)
     for w, row in zip(weight, matrix, strict=True):
         total += w * row.astype(np.float64)
     return total
+
+
+def sized(vector: Double, size: int, name: str, fill: float = 0.0) -> Double:
+    """The vector, or a fresh one where there is none yet; refuses a model of another size."""
+    if vector.size == 0:
+        return np.full(size, fill, np.float64)
+    if vector.size != size:
+        rule = f"the state of {name} is for {vector.size}"
+        raise StateMismatch(f"a model of {size} parameters", rule, "use a fresh method for another model")
+    return vector
 
 
 def merge_buffers(model: Model, updates: Updates, policy: str) -> tuple[Real, NDArray[np.int64]]:

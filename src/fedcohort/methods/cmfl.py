@@ -1,8 +1,8 @@
 """CMFL: leave out updates that point against the shared direction.
 
     Luping Wang, Wei Wang, Bo Li. CMFL: Mitigating Communication Overhead for Federated Learning. ICDCS 2019.
-    (The paper could not be read for this file; the formulas are those of the specification. The second form is the
-    one that FedACS compares itself with.)
+    (The paper was not at hand; the formulas follow descriptions of it. The second form is the one that FedACS compares
+    itself with.)
 
 With the update D_k of client k, a reference direction u and P parameters, client k is relevant if
 
@@ -13,8 +13,8 @@ With the update D_k of client k, a reference direction u and P parameters, clien
     current_mean      u = mean of this round's updates, own one included: FedACS
 
 Departures from the paper
-    * Parameters that neither the client nor the reference moved say nothing (dead units, frozen layers) and are not
-      counted in (1); zeros="agree" counts them as agreement.
+    * Parameters that neither the client nor the reference moved (dead units, frozen layers) carry no information and
+      are not counted in (1); zeros="agree" counts them as agreement.
     * The filter sits at the server, so a rejected client has paid for download, training and upload.
     * If nobody is relevant the most relevant one is kept; without a reference (first round, no movement) all are.
 """
@@ -22,52 +22,64 @@ Departures from the paper
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import StateMismatch, check
+from fedcohort.core.constraints import Choice, Share
+from fedcohort.core.table import Table, ragged
+from fedcohort.errors import checked
 from fedcohort.methods._parts.inner_method import MethodWrapper
+from fedcohort.methods.base import Double
 from fedcohort.methods.fedavg import FedAvg
 from fedcohort.protocols import Aggregation, Method
-from fedcohort.types import Arrays, Mask, Model, Real, Updates
+from fedcohort.types import Mask, Model, Real, Updates
 
-Double = NDArray[np.float64]
-REFERENCES = ("previous_global", "current_mean")
-SCHEDULES = ("inv_sqrt", "constant")
-ZEROS = ("drop", "agree")
 PAPER: dict[str, Any] = {"reference": "previous_global", "schedule": "inv_sqrt", "v0": 0.8, "zeros": "drop"}
 FEDACS: dict[str, Any] = {"reference": "current_mean", "schedule": "constant", "v0": 0.7, "zeros": "agree"}
-PRESETS = ("fedacs",)
+
+
+@dataclass
+class CMFLState(Table):
+    """What the server remembers between rounds."""
+
+    previous: NDArray[np.float32] = ragged(np.float32)  # w_t - w_{t-1}; empty before the first round
 
 
 class CMFL(MethodWrapper):
-    """Filter by agreement of signs, then let the inner method combine. Explicit parameters override the preset."""
+    """Leave out updates whose signs disagree with a reference direction, then let the inner method combine the rest.
+
+    `inner` is FedAvg unless given. `reference` is "previous_global" or "current_mean", `schedule` of the threshold
+    "inv_sqrt" or "constant", `v0` the threshold, `zeros` "drop" or "agree". None means the paper's value, or that of
+    `preset="fedacs"`.
+
+    >>> from fedcohort.testing import example_round
+    >>> CMFL(preset="fedacs").aggregate(*example_round([[1.0, 2.0], [3.0, 1.0], [-1.0, -1.0]])).accepted
+    array([ True,  True, False])
+    """
 
     name: ClassVar[str] = "cmfl"
+    state: CMFLState
 
+    @checked
     def __init__(
         self,
         *,
         inner: Method | None = None,
-        reference: str | None = None,  # [u] previous_global
-        schedule: str | None = None,  # inv_sqrt
-        v0: float | None = None,  # [v_0] 0.8
-        zeros: str | None = None,  # drop
-        preset: str | None = None,
+        reference: Annotated[str, Choice("previous_global", "current_mean")] | None = None,  # [u] previous_global
+        schedule: Annotated[str, Choice("inv_sqrt", "constant")] | None = None,  # inv_sqrt
+        v0: Share | None = None,  # [v_0] 0.8
+        zeros: Annotated[str, Choice("drop", "agree")] | None = None,  # drop
+        preset: Annotated[str, Choice("fedacs")] | None = None,
     ) -> None:
-        check(preset is None or preset in PRESETS, f"preset = {preset!r}", "CMFL has no such preset", "use 'fedacs'")
         given = {"reference": reference, "schedule": schedule, "v0": v0, "zeros": zeros}
         chosen = {**(PAPER if preset is None else FEDACS), **{k: v for k, v in given.items() if v is not None}}
-        for key, known in (("reference", REFERENCES), ("schedule", SCHEDULES), ("zeros", ZEROS)):
-            check(chosen[key] in known, f"{key} = {chosen[key]!r}", "no such choice", f"use one of {', '.join(known)}")
-        check(0 <= chosen["v0"] <= 1, f"v0 = {chosen['v0']}", "a share lies in [0, 1]", "use 0.8")
         super().__init__(inner=FedAvg(form="uniform") if inner is None and preset == "fedacs" else inner)
         self.reference, self.schedule = str(chosen["reference"]), str(chosen["schedule"])
         self.v0, self.zeros = float(chosen["v0"]), str(chosen["zeros"])
-        self.previous = np.empty(0, np.float32)  # w_t - w_{t-1}; empty before the first round
+        self.state = CMFLState()
 
     def choose(self, model: Model, updates: Updates, context: Aggregation) -> tuple[Mask, dict[str, float]]:
         """Eq. 1 and 2."""
@@ -75,7 +87,7 @@ class CMFL(MethodWrapper):
         everybody = np.ones(len(updates), np.bool_)
         direction = updates.delta.mean(axis=0, dtype=np.float64)
         if self.reference == "previous_global":
-            direction = self.previous.astype(np.float64)
+            direction = self.state.previous.astype(np.float64)
         if not direction.any():
             return everybody, {"cmfl_kept": float(len(updates)), "cmfl_threshold": 0.0}
         threshold = self.v0 / math.sqrt(context.index + 1) if self.schedule == "inv_sqrt" else self.v0
@@ -92,31 +104,15 @@ class CMFL(MethodWrapper):
     def refine(
         self, before: Model, after: Model, kept: Updates, context: Aggregation
     ) -> tuple[Model, dict[str, float]]:
-        """Remember how the model moved; the model itself stays."""
+        """Remember how the model moved, and leave it as it is."""
         del kept, context
         if self.reference == "previous_global":
-            self.previous = np.asarray(after.params - before.params, np.float32)
+            self.state.previous = np.asarray(after.params - before.params, np.float32)
         return after, {}
-
-    def state_dict(self) -> Arrays:
-        """The last movement of the model, and the inner method's state."""
-        return {"previous": self.previous.copy(), **super().state_dict()}
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        previous = arrays.get("previous")
-        if previous is None or previous.ndim != 1 or previous.dtype != np.float32:
-            raise StateMismatch(
-                f"state with keys {sorted(arrays)}",
-                "cmfl keeps one float32 vector 'previous' and its inner method's state",
-                "load it into the method that wrote it",
-            )
-        super().load_state_dict({name: value for name, value in arrays.items() if name != "previous"})
-        self.previous = previous.copy()
 
 
 def relevance(delta: Real, direction: Double, *, drop_zeros: bool) -> Double:
-    """Eq. 1 for every row. A row without a counted parameter contradicts nothing: 1."""
+    """Eq. 1 for every row; 1 for a row in which no parameter counts."""
     want = np.sign(direction).astype(np.int8)
     share = np.ones(len(delta))
     for k, row in enumerate(delta):

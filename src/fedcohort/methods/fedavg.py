@@ -18,27 +18,35 @@ Departures from the paper
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedcohort.errors import check
-from fedcohort.methods.base import Base, Step, data_weights, multiplicity, normalised, weighted_sum
+from fedcohort.core.constraints import Choice, Positive
+from fedcohort.errors import checked
+from fedcohort.methods.base import Buffers, MethodBase, Step, data_weights, multiplicity, normalised, weighted_sum
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Updates
 
-FORMS = ("normalised", "original", "uniform")
+Form = Annotated[str, Choice("normalised", "original", "uniform")]
 
 
-class FedAvg(Base):
-    """Average the returned models: by samples (`normalised`), damped (`original`), or plainly (`uniform`)."""
+class FedAvg(MethodBase):
+    """Average the returned models, weighted by their samples.
+
+    `form` is "normalised" (eq. 1), "original" (eq. 2) or "uniform" (eq. 3); `server_lr` scales the step; `buffers` says
+    what becomes of float buffers, "average" or "server_keep".
+
+    >>> from fedcohort.testing import example_round
+    >>> FedAvg().aggregate(*example_round([[0.0], [4.0]], weight=[3, 1])).model.params
+    array([1.], dtype=float32)
+    """
 
     name: ClassVar[str] = "fedavg"
 
-    def __init__(self, *, form: str = "normalised", server_lr: float = 1.0, buffers: str = "average") -> None:
+    @checked
+    def __init__(self, *, form: Form = "normalised", server_lr: Positive = 1.0, buffers: Buffers = "average") -> None:
         super().__init__(buffers=buffers)
-        check(form in FORMS, f"form = {form!r}", "FedAvg has no such form", f"use one of {', '.join(FORMS)}")
-        check(server_lr > 0, f"server_lr = {server_lr}", "the server learning rate must be positive", "use 1.0")
         self.form, self.server_lr = form, server_lr
         if form == "original" or server_lr != 1.0:
             self.exempt = {"single_client": "the step is scaled"}

@@ -16,50 +16,58 @@ Departures from the paper
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedcohort.errors import check
-from fedcohort.methods._parts import state
-from fedcohort.methods.base import Base, Double, Step, data_weights, weighted_sum
+from fedcohort.core.constraints import Positive
+from fedcohort.core.table import Table, ragged
+from fedcohort.errors import checked
+from fedcohort.methods.base import Buffers, Decay, Double, MethodBase, Step, data_weights, sized, weighted_sum
 from fedcohort.protocols import Aggregation
-from fedcohort.types import Arrays, Model, Updates
+from fedcohort.types import Model, Updates
 
 
-class FedAvgM(Base):
-    """Heavy-ball momentum on the average update. The paper's symbols are given in brackets."""
+@dataclass
+class FedAvgMState(Table):
+    """What the server remembers between rounds."""
+
+    velocity: Double = ragged()  # [v] as long as the model once there is one
+
+
+class FedAvgM(MethodBase):
+    """FedAvg with heavy-ball momentum at the server.
+
+    `momentum` is the share of the velocity that survives a round, `server_lr` scales the step, and `buffers` is
+    "average" or "server_keep".
+
+    >>> from fedcohort.testing import example_round
+    >>> FedAvgM(momentum=0.9).aggregate(*example_round([[1.0], [3.0]])).model.params
+    array([2.], dtype=float32)
+    """
 
     name: ClassVar[str] = "fedavgm"
+    prefix = "fedavgm."
+    state: FedAvgMState
 
+    @checked
     def __init__(
         self,
         *,
-        momentum: float = 0.9,  # [beta]
-        server_lr: float = 1.0,  # [eta]
-        buffers: str = "average",
+        momentum: Decay = 0.9,  # [beta]
+        server_lr: Positive = 1.0,  # [eta]
+        buffers: Buffers = "average",
     ) -> None:
         super().__init__(buffers=buffers)
-        check(0 <= momentum < 1, f"momentum = {momentum}", "server momentum must be in [0, 1)", "use 0.9")
-        check(server_lr > 0, f"server_lr = {server_lr}", "the server learning rate must be positive", "use 1.0")
         self.momentum, self.server_lr = momentum, server_lr
         self.exempt = {"idle_later": "the velocity of earlier rounds moves the model"}
         if server_lr != 1.0:
             self.exempt["single_client"] = "the server learning rate scales the step"
-        self.velocity: Double = np.empty(0)  # [v], as long as the model once there is one
+        self.state = FedAvgMState()
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """Eq. 1 and 2."""
-        velocity = state.sized(self.velocity, model.params.size, self.name)
-        self.velocity = self.momentum * velocity + weighted_sum(data_weights(updates, context), updates.delta)
-        return Step(self.server_lr * self.velocity, np.ones(len(updates), np.bool_))
-
-    def state_dict(self) -> Arrays:
-        """The velocity."""
-        return state.label(self.name, {"velocity": self.velocity})
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.velocity = state.unlabel(self.name, arrays, {"velocity": ("float64", 1)})["velocity"].copy()
+        velocity = sized(self.state.velocity, model.params.size, self.name)
+        self.state.velocity = self.momentum * velocity + weighted_sum(data_weights(updates, context), updates.delta)
+        return Step(self.server_lr * self.state.velocity, np.ones(len(updates), np.bool_))

@@ -16,9 +16,9 @@ after which the buffer is empty.
 Departures from the paper
     * Rounds are ask and tell, so updates come in batches. They enter one by one in ascending client order; the buffer
       may fill several times in a round, or not at all. Accepted means taken into the buffer.
-    * s_k is `Updates.extras["staleness"]`, which asynchronous runs set (`gather`, sim/asynchronous.py), otherwise 0,
-      plus the number of times the model has already moved in this round.
-    * `normalise=True` divides by sum a(s_k) in place of K. Samples do not count, unless `weighting="data"`.
+    * s_k is `Updates.extras["staleness"]`, which asynchronous runs set (`buffer_size`), otherwise 0, plus the number of
+      times the model has already moved in this round.
+    * `normalise=True` divides by sum a(s_k) instead of K. Samples do not count, unless `weighting="data"`.
     * Updates older than `max_staleness`, or of unknown age (NaN), are left out.
     * Buffers and counters that came with the updates wait, too: when the model moves, all that came since its last move
       are merged, the buffers by their plain mean.
@@ -27,72 +27,79 @@ Departures from the paper
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import check
-from fedcohort.methods._parts import state
-from fedcohort.methods._parts.robust import check_weighting
-from fedcohort.methods.base import Base, Double, Step, multiplicity
+from fedcohort.core.constraints import Count, Interval, NotNegative, Positive
+from fedcohort.core.table import Table, TableError, ragged
+from fedcohort.errors import checked
+from fedcohort.methods.base import Buffers, Double, MethodBase, Step, Weighting, multiplicity, sized
 from fedcohort.protocols import Aggregation
-from fedcohort.types import STALENESS, Arrays, Mask, Model, Real, Updates
-
-_SHAPES: dict[str, state.Shape] = {
-    "sum": ("float64", 1),
-    "mass": ("float64", 0),
-    "count": ("int64", 0),
-    "buffers": ("float64", 1),
-    "buffer_rows": ("int64", 0),
-    "counters": ("int64", 1),
-}
+from fedcohort.types import STALENESS, Mask, Model, Real, Updates
 
 
-class FedBuff(Base):
-    """A server step for every K updates. The paper's symbols are given in brackets."""
+@dataclass
+class FedBuffState(Table):
+    """What waits in the buffer."""
+
+    sum: Double = ragged()  # of weight * a(s) * x
+    mass: float = 0.0  # what it is divided by
+    count: int = 0  # updates in it
+    buffers: Double = ragged()  # sum of the model buffers that came with them
+    buffer_rows: int = 0  # how many those are
+    counters: NDArray[np.int64] = ragged(np.int64)  # their largest counters
+
+    def empty(self) -> None:
+        """The updates have moved the model."""
+        self.sum, self.mass, self.count = np.empty(0), 0.0, 0
+
+    def empty_buffers(self) -> None:
+        """The buffers and counters have been merged."""
+        self.buffers, self.buffer_rows, self.counters = np.empty(0), 0, np.empty(0, np.int64)
+
+
+class FedBuff(MethodBase):
+    """A server step for every K updates, however old they are: for asynchronous runs.
+
+    `size` updates fill the buffer; `server_lr` scales the step; older updates weigh less by `exponent`, and count
+    nothing beyond `max_staleness`; `normalise` divides by the sum of the weights instead of K; `weighting` is "uniform"
+    or "data", `buffers` "average" or "server_keep".
+
+    >>> from fedcohort.testing import example_round
+    >>> FedBuff(size=2).aggregate(*example_round([[1.0], [3.0], [9.0]])).info
+    {'moves': 1.0, 'waiting': 1.0}
+    """
 
     name: ClassVar[str] = "fedbuff"
+    prefix = "fedbuff."
+    state: FedBuffState
 
+    @checked
     def __init__(
         self,
         *,
-        size: int = 10,  # [K]
-        server_lr: float = 1.0,  # [eta]
-        exponent: float = 0.5,
+        size: Count = 10,  # [K]
+        server_lr: Positive = 1.0,  # [eta]
+        exponent: NotNegative = 0.5,  # [e]
         normalise: bool = False,
-        max_staleness: float = math.inf,
-        weighting: str = "uniform",
-        buffers: str = "average",
+        max_staleness: Annotated[float, Interval(0)] = math.inf,
+        weighting: Weighting = "uniform",
+        buffers: Buffers = "average",
     ) -> None:
         super().__init__(buffers=buffers)
-        check(size >= 1, f"size = {size}", "the buffer must hold at least one update", "use 10")
-        check(server_lr > 0, f"server_lr = {server_lr}", "the server learning rate must be positive", "use 1.0")
-        check(exponent >= 0, f"exponent = {exponent}", "older must not weigh more", "use 0.5")
-        check(max_staleness >= 0, f"max_staleness = {max_staleness}", "an age is not negative", "use inf for no limit")
         self.size, self.server_lr, self.exponent, self.normalise = size, server_lr, exponent, normalise
-        self.max_staleness, self.weighting = max_staleness, check_weighting(weighting)
+        self.max_staleness, self.weighting, self.state = max_staleness, weighting, FedBuffState()
         self.exempt = {"idle_later": "the buffer may hold updates of earlier rounds"}
         if size > 1 or server_lr != 1.0:
             self.exempt["single_client"] = "one update waits for others, or its step is scaled"
         self._moved = False  # whether the last call of `combine` moved the model
-        self._empty()
-        self._empty_buffers()
-
-    def _empty(self) -> None:
-        self.sum: Double = np.empty(0)  # sum of weight * a(s) * x
-        self.mass = 0.0  # what it is divided by
-        self.count = 0  # updates in it
-
-    def _empty_buffers(self) -> None:
-        self.buffer_sum: Double = np.empty(0)  # sum of the buffers that wait
-        self.buffer_rows = 0  # how many those are
-        self.counters: NDArray[np.int64] = np.empty(0, np.int64)  # their largest counters
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """Eq. 1 for every row, eq. 2 whenever the buffer is full."""
-        age, kept = self._ages(updates)
+        s, (age, kept) = self.state, self._ages(updates)
         weight = multiplicity(updates, context)
         if self.weighting == "data":
             weight = weight * np.asarray(updates.weight, np.float64)
@@ -100,34 +107,35 @@ class FedBuff(Base):
         moves = 0
         for at in np.flatnonzero(kept):
             discount = (1.0 + age[at] + moves) ** -self.exponent
-            total = state.sized(self.sum, change.size, self.name)
-            self.sum = total + weight[at] * discount * updates.delta[at].astype(np.float64)
-            self.mass += float(weight[at]) * (discount if self.normalise else 1.0)
-            self.count += 1
-            if self.count >= self.size:
-                change += self.server_lr * self.sum / self.mass if self.mass > 0 else 0.0
-                self._empty()
+            total = sized(s.sum, change.size, self.name)
+            s.sum = total + weight[at] * discount * updates.delta[at].astype(np.float64)
+            s.mass += float(weight[at]) * (discount if self.normalise else 1.0)
+            s.count += 1
+            if s.count >= self.size:
+                change += self.server_lr * s.sum / s.mass if s.mass > 0 else 0.0
+                s.empty()
                 moves += 1
         self._moved = moves > 0
-        return Step(change, kept, {"moves": float(moves), "waiting": float(self.count)})
+        return Step(change, kept, {"moves": float(moves), "waiting": float(s.count)})
 
     def merge(self, model: Model, updates: Updates) -> tuple[Real, NDArray[np.int64]]:
         """Let buffers and counters wait until the model moves."""
+        s = self.state
         if updates.buffers is not None and updates.buffers.size:
-            waiting = state.sized(self.buffer_sum, model.buffers.size, self.name)
-            self.buffer_sum = waiting + updates.buffers.astype(np.float64).sum(axis=0)
-            self.buffer_rows += len(updates)
+            waiting = sized(s.buffers, model.buffers.size, self.name)
+            s.buffers = waiting + updates.buffers.astype(np.float64).sum(axis=0)
+            s.buffer_rows += len(updates)
         if updates.counters is not None and updates.counters.size:
             largest = updates.counters.max(axis=0)
-            self.counters = np.maximum(self.counters, largest) if self.counters.size else largest
+            s.counters = np.maximum(s.counters, largest) if s.counters.size else largest
         if not self._moved:
             return model.buffers, model.counters
         buffers, counters = model.buffers, model.counters
-        if self.buffers == "average" and self.buffer_rows:
-            buffers = (self.buffer_sum / self.buffer_rows).astype(np.float32)
-        if self.counters.size:
-            counters = np.maximum(counters, self.counters)
-        self._empty_buffers()
+        if self.buffers == "average" and s.buffer_rows:
+            buffers = (s.buffers / s.buffer_rows).astype(np.float32)
+        if s.counters.size:
+            counters = np.maximum(counters, s.counters)
+        s.empty_buffers()
         return buffers, counters
 
     def _ages(self, updates: Updates) -> tuple[Double, Mask]:
@@ -139,23 +147,7 @@ class FedBuff(Base):
         kept: Mask = np.isfinite(age) & (age <= self.max_staleness)
         return age, kept
 
-    def state_dict(self) -> Arrays:
-        """What waits."""
-        waiting = {
-            "sum": self.sum,
-            "mass": np.float64(self.mass),
-            "count": np.int64(self.count),
-            "buffers": self.buffer_sum,
-            "buffer_rows": np.int64(self.buffer_rows),
-            "counters": self.counters,
-        }
-        return state.label(self.name, waiting)
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        found = state.unlabel(self.name, arrays, _SHAPES)
-        count = int(found["count"])
-        state.require(0 <= count < self.size, self.name, f"{count} updates wait for a buffer of {self.size}")
-        self.sum, self.mass, self.count = found["sum"].copy(), float(found["mass"]), count
-        self.buffer_sum, self.buffer_rows = found["buffers"].copy(), int(found["buffer_rows"])
-        self.counters = found["counters"].copy()
+    def check_state(self, fresh: Any) -> None:
+        """A full buffer would have moved the model."""
+        if not 0 <= fresh.count < self.size:
+            raise TableError(f"{fresh.count} updates wait for a buffer of {self.size}")

@@ -1,7 +1,7 @@
 """FedCA: combinatorial averaging. Only the clients whose models ensemble best go into the average.
 
     The FedCM paper: federated learning with combinatorial model averaging and multi-armed bandit based client
-    sampling (text in shared/papers/fedcm.txt), sections 2 and 3.
+    sampling, sections 2 and 3.
 
 Of the models w_k that came back (S), with logits g and a labelled validation set X at the server,
 
@@ -18,8 +18,8 @@ Departures from the paper
     * Ties, which the paper leaves open: larger subset, then log-likelihood, then lowest ids.
     * Beyond `exhaustive_up_to` models the search is greedy (see subset_search); `info` says so.
     * S is who returned in time, not who was asked. A model with non-finite logits is left out before the search.
-    * Any method can stand inside: it gets S_opt as its cohort, without inclusion probabilities, which an adaptive
-      choice voids.
+    * Any method can be the inner one: it gets S_opt as its cohort, without inclusion probabilities, which an adaptive
+      choice makes meaningless.
 """
 
 from __future__ import annotations
@@ -27,46 +27,48 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedcohort.errors import BadParameter, check
+from fedcohort.core.constraints import Choice, Interval
+from fedcohort.errors import check, checked
 from fedcohort.methods._parts.inner_method import MethodWrapper, local_params
+from fedcohort.methods._parts.server_validation import validation_evaluator
 from fedcohort.methods._parts.subset_search import SCORES, best_subset
-from fedcohort.methods.base import Base, Step, multiplicity, weighted_sum
-from fedcohort.protocols import Aggregation, Method, ServerEvaluator
+from fedcohort.methods.base import MethodBase, Step, multiplicity, weighted_sum
+from fedcohort.protocols import Aggregation, Method
 from fedcohort.types import Mask, Model, Updates
-
-WEIGHTS = ("normalised", "paper")
 
 
 class FedCA(MethodWrapper):
-    """Average the best-ensembling subset of the cohort; the rest is FILTERED."""
+    """Average the subset of the cohort whose models ensemble best on validation data; the rest is FILTERED.
+
+    `inner` combines the subset (FedAvg unless given); `score` is "accuracy" or "log_likelihood"; `weights` is
+    "normalised" or "paper" (eq. 5 as printed); up to `exhaustive_up_to` models every subset is tried, 16 at most.
+
+    >>> from fedcohort.testing import LinearEvaluator, example_round
+    >>> model, updates, context = example_round(np.eye(3, 12), server_evaluator=LinearEvaluator())
+    >>> FedCA().aggregate(model, updates, context).info["fedca_subsets"]
+    7.0
+    """
 
     name: ClassVar[str] = "fedca"
 
+    @checked
     def __init__(
         self,
         *,
         inner: Method | None = None,
-        score: str = "accuracy",  # [u]
-        weights: str = "normalised",
-        exhaustive_up_to: int = 12,
+        score: Annotated[str, Choice(*SCORES)] = "accuracy",  # [u]
+        weights: Annotated[str, Choice("normalised", "paper")] = "normalised",
+        exhaustive_up_to: Annotated[int, Interval(0, 16)] = 12,  # 2^n subsets are searched
     ) -> None:
-        check(score in SCORES, f"score = {score!r}", "FedCA has no such score", f"use one of {', '.join(SCORES)}")
-        check(weights in WEIGHTS, f"weights = {weights!r}", "no such weights", f"use one of {', '.join(WEIGHTS)}")
         check(
             weights == "normalised" or inner is None,
             f"weights = {weights!r} with an inner method",
             "the inner method brings its own weights",
             "leave one of the two out",
-        )
-        check(
-            0 <= exhaustive_up_to <= 16,
-            f"exhaustive_up_to = {exhaustive_up_to}",
-            "2^n subsets are searched, so it must lie in 0..16",
-            "use 12",
         )
         super().__init__(inner=PaperWeights() if weights == "paper" else inner)
         self.score, self.weights, self.exhaustive_up_to = score, weights, exhaustive_up_to
@@ -93,11 +95,11 @@ class FedCA(MethodWrapper):
         }
 
     def narrowed(self, context: Aggregation, kept: Updates) -> Aggregation:
-        """S_opt takes the place of S."""
+        """The inner method sees S_opt instead of S."""
         return replace(context, dispatched=kept.clients, inclusion={})
 
 
-class PaperWeights(Base):
+class PaperWeights(MethodBase):
     """Eq. 5 as printed, on the rows it is given."""
 
     name: ClassVar[str] = "fedca-paper-weights"
@@ -113,14 +115,3 @@ class PaperWeights(Base):
         scale = float(weight.sum())
         change = (scale - 1.0) * model.params.astype(np.float64) + weighted_sum(weight, updates.delta)
         return Step(change, np.ones(len(updates), np.bool_), {"fedca_weight_sum": scale})
-
-
-def validation_evaluator(evaluator: ServerEvaluator | None, name: str) -> ServerEvaluator:
-    """The evaluator, if it has labelled validation data; otherwise the error that says what to do."""
-    if evaluator is None or evaluator.size("validation") == 0:
-        raise BadParameter(
-            f"method {name!r} on a task without a server validation split",
-            "it compares models on labelled data held at the server (never the test set)",
-            "hold out a validation split in the task, or choose a method that needs none such as fedavg",
-        )
-    return evaluator

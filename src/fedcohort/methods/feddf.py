@@ -2,7 +2,7 @@
 
     Tao Lin, Lingjing Kong, Sebastian U. Stich, Martin Jaggi.
     Ensemble Distillation for Robust Model Fusion in Federated Learning. NeurIPS 2020.
-    (The paper could not be read for this file; what follows is its released code, as the specification describes it.)
+    (The paper was not at hand; what follows is based on descriptions of its released code.)
 
 Clients train as the inner method says (FedAvg). At the server, on unlabelled inputs x,
 
@@ -17,8 +17,8 @@ Departures from the paper
     * Where student and ensemble already agree up to rounding (KL < 1e-10) nothing is done. So a linear model, one
       client, or clients that all returned the broadcast model are left exactly as the inner method has them.
     * The data are the evaluator's split `source`: "unlabelled", "noise" (for an evaluator that offers random inputs
-      under this name), or "none". Without such data: missing="average" is the inner method alone, said in `info`
-      and in the log; missing="raise" refuses. The test set is out of reach.
+      under this name), or "none". Without such data: missing="average" is the inner method alone, reported in `info`
+      and in the log; missing="raise" refuses. The test set is never used.
     * drop_worst leaves out, from average and ensemble, models below 1.2 times chance on validation data; if all
       are, none is left out.
 """
@@ -26,59 +26,66 @@ Departures from the paper
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import check
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Interval, Positive
+from fedcohort.errors import checked
 from fedcohort.methods._parts.distillation import (
     AGREED,
+    Missing,
     PublicData,
     Schedule,
+    Source,
     distil,
     divergence,
     probabilities,
 )
 from fedcohort.methods._parts.inner_method import MethodWrapper, local_params
-from fedcohort.methods.fedca import validation_evaluator
+from fedcohort.methods._parts.server_validation import accuracy, validation_evaluator
+from fedcohort.methods.base import Double
 from fedcohort.protocols import Aggregation, Method, ServerEvaluator
-from fedcohort.types import Index, Mask, Model, Real, Updates
+from fedcohort.types import Mask, Model, Real, Updates
 
-Double = NDArray[np.float64]
 CHANCE_FACTOR = 1.2
 
 
 class FedDF(MethodWrapper):
-    """Inner average, then distillation of the cohort's mean logits into it."""
+    """Average by the inner method, then distil the cohort's mean logits into the average.
+
+    `inner` is FedAvg unless given. `source` names the data to distil on ("unlabelled", "noise", "none") and `missing`
+    what to do without them ("average", "raise"). `lr`, `steps`, `batch_size` and `clip` (largest gradient norm) are
+    Adam's; every `check_every` steps the student is compared, and `patience` steps without progress end it.
+    `drop_worst` leaves out models near chance; `preset="code"` restores the released steps and patience.
+
+    >>> from fedcohort.testing import LinearEvaluator, example_round
+    >>> model, updates, context = example_round(np.eye(3, 12), server_evaluator=LinearEvaluator())
+    >>> FedDF(source="none").aggregate(model, updates, context).info
+    {'feddf_distilled': 0.0}
+    """
 
     name: ClassVar[str] = "feddf"
 
+    @checked
     def __init__(
         self,
         *,
         inner: Method | None = None,
-        source: str = "unlabelled",
-        missing: str = "average",
-        lr: float = 1e-3,
-        steps: int = 500,
-        batch_size: int = 128,
-        clip: float = 5.0,
-        check_every: int = 50,
-        patience: int = 200,
+        source: Source = "unlabelled",
+        missing: Missing = "average",
+        lr: Positive = 1e-3,
+        steps: CountOrZero = 500,
+        batch_size: Count = 128,
+        clip: Annotated[float, Interval(0, ends="(]")] = 5.0,
+        check_every: Count = 50,
+        patience: CountOrZero = 200,
         drop_worst: bool = False,
-        preset: str | None = None,
+        preset: Annotated[str, Choice("code")] | None = None,
     ) -> None:
-        check(
-            preset in (None, "code"), f"preset = {preset!r}", "FedDF has no such preset", "use 'code' or leave it out"
-        )
         if preset == "code":
             steps, check_every, patience = 10_000, 100, 1_000
-        for key, value in (("lr", lr), ("clip", clip), ("batch_size", batch_size), ("check_every", check_every)):
-            check(value > 0, f"{key} = {value}", "it must be positive", "leave it at its default")
-        check(
-            steps >= 0, f"steps = {steps}", "it must not be negative", "use 500, or source='none' for no distillation"
-        )
         super().__init__(inner=inner)
         self.public, self.drop_worst = PublicData(source, missing, self.name), drop_worst
         self.schedule = Schedule(lr=lr, steps=steps, batch_size=batch_size, clip=clip)
@@ -135,7 +142,7 @@ class EarlyStopping:
         self.best_score = self._score(self.best) if self.labelled else float("nan")
 
     def __call__(self, params: Double, steps: int) -> bool:
-        """Look every so often; True ends the distillation."""
+        """Compare every so often; True ends the distillation."""
         self.steps = steps
         if not self.labelled or steps % self.every:
             return False
@@ -168,9 +175,3 @@ def ensemble(evaluator: ServerEvaluator, split: str, models: Real) -> Double | N
         if np.isfinite(logits).all():
             total, count = total + logits, count + 1
     return probabilities(total / count) if count else None
-
-
-def accuracy(logits: Real, labels: Index) -> Double:
-    """Share of right answers of each model: logits (k, n, classes)."""
-    right: Double = (logits.argmax(axis=2) == labels).mean(axis=1, dtype=np.float64)
-    return right

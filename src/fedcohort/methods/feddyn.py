@@ -27,42 +27,53 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedcohort.errors import check
+from fedcohort.core.constraints import CountOrZero, Positive
+from fedcohort.errors import checked
 from fedcohort.methods._parts.client_rows import ClientRows, finite_rows
-from fedcohort.methods.base import Base, Step, multiplicity, normalised, weighted_sum
+from fedcohort.methods.base import Buffers, MethodBase, Step, multiplicity, normalised, weighted_sum
 from fedcohort.protocols import Aggregation
-from fedcohort.types import Arrays, Index, Model, Plan, Real, Updates
+from fedcohort.types import Index, Model, Plan, Real, Updates
 
 
-class FedDyn(Base):
-    """Linear and proximal terms that move with every visit. The paper's symbol is given in brackets."""
+class FedDyn(MethodBase):
+    """Linear and proximal terms at the client that change each time it trains.
+
+    `alpha` is the strength of the regularisation. Beyond `memory_limit` bytes the vectors g_k are kept in a temporary
+    file in `spill_folder` (None: the system's temporary folder); `buffers` is "average" or "server_keep".
+
+    >>> from fedcohort.testing import example_round
+    >>> FedDyn(alpha=0.5).aggregate(*example_round([[1.0], [3.0]])).model.params
+    array([4.], dtype=float32)
+    """
 
     name: ClassVar[str] = "feddyn"
     exempt: Mapping[str, str] = MappingProxyType(
         {"single_client": "h carries the step further, eq. 4", "idle_later": "h remembers earlier rounds"}
     )
 
+    prefix = "feddyn."
+    state: ClientRows  # g_k; their mean is h
+
+    @checked
     def __init__(
         self,
         *,
-        alpha: float = 0.01,  # [alpha]
-        memory_limit: int = 2**31,  # bytes of g_k held in memory; beyond, they go to disk
-        spill_folder: str | None = None,  # None: the system's temporary folder
-        buffers: str = "average",
+        alpha: Positive = 0.01,  # [alpha]
+        memory_limit: CountOrZero = 2**31,  # bytes of g_k held in memory; beyond, they go to disk
+        spill_folder: str | None = None,
+        buffers: Buffers = "average",
     ) -> None:
         super().__init__(buffers=buffers)
-        check(alpha > 0, f"alpha = {alpha}", "the regularisation must be positive", "use 0.01")
         self.alpha = alpha
-        self.gradients = ClientRows(self.name, memory_limit=memory_limit, folder=spill_folder)  # g_k; their mean is h
+        self.state = ClientRows(self.name, memory_limit=memory_limit, folder=spill_folder)
 
     def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
         """Eq. 1."""
-        correction: Real = -self.gradients.read(np.asarray(clients, np.int64), model.params.size)
+        correction: Real = -self.state.read(np.asarray(clients, np.int64), model.params.size)
         if plan.correction is not None:
             correction = correction + plan.correction
         return replace(plan, correction=correction, prox=self.alpha)
@@ -70,22 +81,14 @@ class FedDyn(Base):
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """Eq. 2, 3, 4."""
         width = model.params.size
-        fresh = self.gradients.read(updates.clients, width)
+        fresh = self.state.read(updates.clients, width)
         for row, delta in zip(fresh, updates.delta, strict=True):
-            row[:] = self.gradients.cast(row.astype(np.float64) - self.alpha * delta.astype(np.float64))
+            row[:] = self.state.cast(row.astype(np.float64) - self.alpha * delta.astype(np.float64))
         kept = finite_rows(fresh)
         if not kept.any():
             return Step(np.zeros(width), kept)
         rows = updates.rows(kept)
-        self.gradients.write(rows.clients, fresh[kept], np.ones(len(rows)))
-        self.gradients.mass = float(max(context.population, 1))
+        self.state.write(rows.clients, fresh[kept], np.ones(len(rows)))
+        self.state.mass = float(max(context.population, 1))
         mean = weighted_sum(normalised(multiplicity(rows, context)), rows.delta)
-        return Step(mean - self.gradients.mean(width) / self.alpha, kept)
-
-    def state_dict(self) -> Arrays:
-        """The g_k that exist, as (slots, rows), and their sum."""
-        return self.gradients.state_dict()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.gradients.load_state_dict(arrays)
+        return Step(mean - self.state.mean(width) / self.alpha, kept)

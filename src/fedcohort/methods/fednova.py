@@ -9,8 +9,8 @@ Client k moves by w_k - w = -eta_k sum_s a_{k,s} g_{k,s}. With q_k = n_k / sum_R
     d_k = (w - w_k) / |a_k|_1                                                                            (1)
     w+  = w - tau_eff sum_R q_k d_k            tau_eff = sum_R q_k |a_k|_1                               (2)
 
-|a_k|_1 is found by running the scalar recurrence of the true update (methods/local_solver.py): the number of steps
-for plain SGD, more with momentum, less with a proximal term, right for both together.
+|a_k|_1 is found by running the scalar recurrence of the true update (methods/_parts/local_solver.py): the number of
+steps for plain SGD, more with momentum, less with a proximal term, right for both together.
 
 Departures from the paper
     * Clients may have learning rates of their own: |a_k|_1 is then read as eta_k |a_k|_1 in both equations, without
@@ -18,43 +18,53 @@ Departures from the paper
     * tau_eff is (2) with a proximal term too; the released code takes sum q_k tau_k there: `tau_eff="steps"`.
     * Weight decay is part of the gradient, not of a. No server momentum. Buffers are averaged, never divided.
     * A client that took no step has no direction: it is left out.
-    * Adam is no linear solver, so (1) is undefined. It is refused, or, with `adam="steps"`, |a_k|_1 := tau_k: a
+    * Adam is not a linear solver, so (1) is undefined. It is refused, or, with `adam="steps"`, |a_k|_1 := tau_k: a
       heuristic.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedcohort.errors import BadParameter, check
+from fedcohort.core.constraints import Choice, NotNegative, Positive
+from fedcohort.errors import BadParameter, checked
 from fedcohort.methods._parts.local_solver import gradient_weight, learning_rates
-from fedcohort.methods.base import Base, Double, Step, data_weights, weighted_sum
+from fedcohort.methods.base import Buffers, Double, MethodBase, Step, data_weights, weighted_sum
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Index, Model, Plan, Updates
 
+TauEff = Annotated[str, Choice("norm", "steps")]
+AdamRule = Annotated[str, Choice("refuse", "steps")]
 
-class FedNova(Base):
-    """Average directions, then go as far as the average client went. The paper's symbol is given in brackets."""
+
+class FedNova(MethodBase):
+    """Average the clients' directions, then go as far as the average client went.
+
+    `mu` adds a proximal term (0 leaves the plan's); `tau_eff` is "norm" (eq. 2) or "steps" (the released code); `adam`
+    says whether Adam is refused ("refuse") or its steps are counted ("steps"); `server_lr` scales the step; `buffers`
+    is "average" or "server_keep".
+
+    >>> from fedcohort.testing import example_round
+    >>> FedNova().aggregate(*example_round([[1.0], [4.0]], steps=[1, 4])).model.params
+    array([2.5], dtype=float32)
+    """
 
     name: ClassVar[str] = "fednova"
 
+    @checked
     def __init__(
         self,
         *,
-        mu: float = 0.0,  # [mu] proximal weight; 0 leaves the plan's
-        tau_eff: str = "norm",
-        adam: str = "refuse",
-        server_lr: float = 1.0,
-        buffers: str = "average",
+        mu: NotNegative = 0.0,  # [mu] proximal weight; 0 leaves the plan's
+        tau_eff: TauEff = "norm",
+        adam: AdamRule = "refuse",
+        server_lr: Positive = 1.0,
+        buffers: Buffers = "average",
     ) -> None:
         super().__init__(buffers=buffers)
-        check(mu >= 0, f"mu = {mu}", "the proximal weight must not be negative", "use 0")
-        check(tau_eff in ("norm", "steps"), f"tau_eff = {tau_eff!r}", "FedNova has no such length", "use norm or steps")
-        check(adam in ("refuse", "steps"), f"adam = {adam!r}", "FedNova has no such rule", "use refuse or steps")
-        check(server_lr > 0, f"server_lr = {server_lr}", "the server learning rate must be positive", "use 1.0")
         self.mu, self.tau_eff, self.adam, self.server_lr = mu, tau_eff, adam, server_lr
         if server_lr != 1.0 or tau_eff == "steps":
             self.exempt = {"single_client": "the step is scaled"}

@@ -21,80 +21,83 @@ Departures from the paper
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedcohort.errors import check
-from fedcohort.methods._parts import state
-from fedcohort.methods.base import Base, Double, Step, data_weights, multiplicity, normalised, weighted_sum
+from fedcohort.core.constraints import Positive
+from fedcohort.core.table import Table, TableError, ragged
+from fedcohort.errors import checked
+from fedcohort.methods.base import Buffers, Decay, Double, MethodBase, Step, Weighting, shares, sized, weighted_sum
 from fedcohort.protocols import Aggregation
-from fedcohort.types import Arrays, Model, Updates
-
-WEIGHTINGS = ("data", "uniform")
-_SHAPES: dict[str, state.Shape] = {"first": ("float64", 1), "second": ("float64", 1)}
+from fedcohort.types import Model, Updates
 
 
-class FedOpt(Base):
-    """What the three share; each says how v moves. The paper's symbols are given in brackets."""
+@dataclass
+class Moments(Table):
+    """What the server remembers between rounds; both are as long as the model once there is one."""
+
+    first: Double = ragged()  # [m]
+    second: Double = ragged()  # [v]
+
+
+class FedOpt(MethodBase):
+    """What FedAdam, FedYogi and FedAdagrad share; each says how v moves.
+
+    `server_lr` is the size of the server's step, `beta1` and `beta2` the decay of the two moments, `tau` the degree of
+    adaptivity (smaller: more adaptive); `weighting` is "data" or "uniform", `buffers` "average" or "server_keep".
+    """
 
     exempt: Mapping[str, str] = MappingProxyType(
         {"single_client": "the server decides the length of the step", "idle_later": "m remembers earlier rounds"}
     )
 
+    state: Moments
+
+    @checked
     def __init__(
         self,
         *,
-        server_lr: float = 0.01,  # [eta]
-        beta1: float = 0.9,  # [beta_1]
-        beta2: float = 0.99,  # [beta_2]
-        tau: float = 1e-3,  # [tau]
-        weighting: str = "data",
-        buffers: str = "average",
+        server_lr: Positive = 0.01,  # [eta]
+        beta1: Decay = 0.9,  # [beta_1]
+        beta2: Decay = 0.99,  # [beta_2]
+        tau: Positive = 1e-3,  # [tau]
+        weighting: Weighting = "data",
+        buffers: Buffers = "average",
     ) -> None:
         super().__init__(buffers=buffers)
-        check(server_lr > 0, f"server_lr = {server_lr}", "the server learning rate must be positive", "use 0.01")
-        check(0 <= beta1 < 1, f"beta1 = {beta1}", "a decay must be in [0, 1)", "use 0.9")
-        check(0 <= beta2 < 1, f"beta2 = {beta2}", "a decay must be in [0, 1)", "use 0.99")
-        check(tau > 0, f"tau = {tau}", "the degree of adaptivity must be positive", "use 1e-3")
-        check(
-            weighting in WEIGHTINGS, f"weighting = {weighting!r}", "there is no such weighting", "use data or uniform"
-        )
         self.server_lr, self.beta1, self.beta2, self.tau, self.weighting = server_lr, beta1, beta2, tau, weighting
-        self.first: Double = np.empty(0)  # [m]
-        self.second: Double = np.empty(0)  # [v]
+        self.state, self.prefix = Moments(), f"{self.name}."
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """Eq. 1, the method's own second moment, eq. 5."""
-        uniform = self.weighting == "uniform"
-        share = normalised(multiplicity(updates, context)) if uniform else data_weights(updates, context)
-        update = weighted_sum(share, updates.delta)
-        first = state.sized(self.first, update.size, self.name)
-        second = state.sized(self.second, update.size, self.name, fill=self.tau**2)
-        self.first = self.beta1 * first + (1 - self.beta1) * update
-        self.second = self.moment(second, update * update)
-        change = self.server_lr * self.first / (np.sqrt(self.second) + self.tau)
+        s, update = self.state, weighted_sum(shares(self.weighting, updates, context), updates.delta)
+        first = sized(s.first, update.size, self.name)
+        second = sized(s.second, update.size, self.name, fill=self.tau**2)
+        s.first = self.beta1 * first + (1 - self.beta1) * update
+        s.second = self.moment(second, update * update)
+        change = self.server_lr * s.first / (np.sqrt(s.second) + self.tau)
         return Step(change, np.ones(len(updates), np.bool_))
 
     def moment(self, second: Double, square: Double) -> Double:
         """v+ from v and D^2."""
         raise NotImplementedError
 
-    def state_dict(self) -> Arrays:
-        """m and v."""
-        return state.label(self.name, {"first": self.first, "second": self.second})
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        found = state.unlabel(self.name, arrays, _SHAPES)
-        state.require(found["first"].size == found["second"].size, self.name, "the two moments differ in length")
-        self.first, self.second = found["first"].copy(), found["second"].copy()
+    def check_state(self, fresh: Any) -> None:
+        """Both moments have the model's length."""
+        if fresh.first.size != fresh.second.size:
+            raise TableError("the two moments differ in length")
 
 
 class FedAdam(FedOpt):
-    """Adam at the server, eq. 4."""
+    """Adam at the server, eq. 4. Its arguments are those of :class:`FedOpt`.
+
+    >>> from fedcohort.testing import example_round
+    >>> FedAdam(server_lr=0.1).aggregate(*example_round([[1.0], [3.0]])).model.params.round(3)
+    array([0.1], dtype=float32)
+    """
 
     name: ClassVar[str] = "fedadam"
 
@@ -104,7 +107,12 @@ class FedAdam(FedOpt):
 
 
 class FedYogi(FedOpt):
-    """Yogi at the server, eq. 3: v falls slowly where updates are small."""
+    """Yogi at the server, eq. 3: v falls slowly where updates are small. Its arguments are those of :class:`FedOpt`.
+
+    >>> from fedcohort.testing import example_round
+    >>> FedYogi(server_lr=0.1).aggregate(*example_round([[1.0], [3.0]])).model.params.round(3)
+    array([0.1], dtype=float32)
+    """
 
     name: ClassVar[str] = "fedyogi"
 
@@ -114,18 +122,24 @@ class FedYogi(FedOpt):
 
 
 class FedAdagrad(FedOpt):
-    """Adagrad at the server, eq. 2: v only grows. Without momentum by default."""
+    """Adagrad at the server, eq. 2: v only grows. Its arguments are those of :class:`FedOpt`, without `beta2`.
+
+    >>> from fedcohort.testing import example_round
+    >>> FedAdagrad(server_lr=0.1).aggregate(*example_round([[1.0], [3.0]])).model.params.round(3)
+    array([0.1], dtype=float32)
+    """
 
     name: ClassVar[str] = "fedadagrad"
 
+    @checked
     def __init__(
         self,
         *,
-        server_lr: float = 0.1,  # [eta]
-        beta1: float = 0.0,  # [beta_1]
-        tau: float = 1e-3,  # [tau]
-        weighting: str = "data",
-        buffers: str = "average",
+        server_lr: Positive = 0.1,  # [eta]
+        beta1: Decay = 0.0,  # [beta_1] no momentum by default
+        tau: Positive = 1e-3,  # [tau]
+        weighting: Weighting = "data",
+        buffers: Buffers = "average",
     ) -> None:
         super().__init__(server_lr=server_lr, beta1=beta1, tau=tau, weighting=weighting, buffers=buffers)
 

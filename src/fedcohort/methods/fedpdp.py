@@ -18,42 +18,46 @@ N / |S| is the inverse of the probability pi_k that k is in S, for a uniform dra
 
 Departures from the paper
     * (2) is ours, and the default. (1) is the paper's.
-    * Where the selector states its inclusion probabilities, (4) takes the place of p_k N / |S| in (1) and (2).
-    * Sums run over R, those that returned; |S| / |R| makes up for silence, as if it struck at random.
-    * Where the probabilities are unknown, (2) falls back to (3): N / |S| would be no inverse probability. Say
-      `unknown="uniform"` to have N / |R| all the same. (1) always does.
+    * Where the selector states its inclusion probabilities, (4) replaces p_k N / |S| in (1) and (2).
+    * Sums run over R, those that returned; |S| / |R| makes up for missing replies, as if they were missing at random.
+    * Where the probabilities are unknown, (2) falls back to (3): N / |S| would not be an inverse probability.
+      `unknown="uniform"` uses N / |R| all the same. (1) always does.
     * Drawn with replacement and probabilities unknown: weights are multiplied by how often a client was drawn.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedcohort.errors import check
-from fedcohort.methods.base import Base, Double, Step, multiplicity, normalised, weighted_sum
+from fedcohort.core.constraints import Choice
+from fedcohort.errors import checked
+from fedcohort.methods.base import Buffers, Double, MethodBase, Step, multiplicity, normalised, weighted_sum
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Updates
 
-FORMS = ("delta", "model", "normalised")
-UNKNOWN = ("normalise", "uniform")
+Form = Annotated[str, Choice("delta", "model", "normalised")]
+Unknown = Annotated[str, Choice("normalise", "uniform")]
 
 
-class FedPdp(Base):
-    """Unbiased averaging of a sample of clients, in three forms."""
+class FedPdp(MethodBase):
+    """Unbiased averaging of a sample of clients.
+
+    `form` is "delta" (eq. 2), "model" (eq. 1) or "normalised" (eq. 3); `unknown` says what to do where the inclusion
+    probabilities are unknown: "normalise", or "uniform" as if the draw had been uniform; `buffers` is "average" or
+    "server_keep".
+
+    >>> from fedcohort.testing import example_round
+    >>> FedPdp().aggregate(*example_round([[1.0], [3.0]], inclusion=0.5)).model.params
+    array([4.], dtype=float32)
+    """
 
     name: ClassVar[str] = "fedpdp"
 
-    def __init__(self, *, form: str = "delta", unknown: str = "normalise", buffers: str = "average") -> None:
+    @checked
+    def __init__(self, *, form: Form = "delta", unknown: Unknown = "normalise", buffers: Buffers = "average") -> None:
         super().__init__(buffers=buffers)
-        check(form in FORMS, f"form = {form!r}", "FedPdp has no such form", f"use one of {', '.join(FORMS)}")
-        check(
-            unknown in UNKNOWN,
-            f"unknown = {unknown!r}",
-            "this is no way to treat an unknown design",
-            f"use one of {', '.join(UNKNOWN)}",
-        )
         self.form, self.unknown = form, unknown
         if form != "normalised":
             self.exempt = {"single_client": "the weight of one client is not 1 in eq. 1 and 2"}

@@ -23,30 +23,40 @@ Departures from the paper
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from fedcohort.errors import check
+from fedcohort.core.constraints import Choice, NotNegative, Positive
+from fedcohort.errors import checked
+from fedcohort.methods.base import Buffers
 from fedcohort.methods.fedavg import FedAvg
 from fedcohort.types import Index, Model, Plan
 
-FORMS = ("normalised", "uniform")
+Form = Annotated[str, Choice("normalised", "uniform")]
 
 
 class FedProx(FedAvg):
-    """FedAvg on clients that are pulled back to where they started. The paper's symbol is given in brackets."""
+    """FedAvg on clients that are pulled back to the broadcast model while they train.
+
+    `mu` is the weight of the pull (0 is FedAvg); `form` is "normalised" (eq. 3) or "uniform" (eq. 2); `server_lr` and
+    `buffers` are FedAvg's.
+
+    >>> import numpy as np
+    >>> from fedcohort.types import Model, Plan
+    >>> FedProx(mu=0.5).prepare(Plan(), Model(np.zeros(2)), np.arange(3)).prox
+    0.5
+    """
 
     name: ClassVar[str] = "fedprox"
 
+    @checked
     def __init__(
         self,
         *,
-        mu: float = 0.1,  # [mu]
-        form: str = "normalised",
-        server_lr: float = 1.0,
-        buffers: str = "average",
+        mu: NotNegative = 0.1,  # [mu]
+        form: Form = "normalised",
+        server_lr: Positive = 1.0,
+        buffers: Buffers = "average",
     ) -> None:
-        check(form in FORMS, f"form = {form!r}", "FedProx has no such form", f"use one of {', '.join(FORMS)}")
-        check(mu >= 0, f"mu = {mu}", "the proximal weight must not be negative", "use 0.1, or 0 for FedAvg")
         super().__init__(form=form, server_lr=server_lr, buffers=buffers)
         self.mu = mu
 

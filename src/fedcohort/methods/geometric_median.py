@@ -10,9 +10,10 @@ With shares q_k of the rows x_k, found by the smoothed Weiszfeld iteration:
     b_k = q_k / max(nu, |v - x_k|)             v <- sum_k b_k x_k / sum_k b_k                            (2)
 
 Departures from the paper
-    * Shares are equal by default: a liar may state any number of samples. `weighting="data"` is the paper's.
-    * The iteration starts at the coordinate-wise median, not at the mean, and goes on until v moves by less than
-      `tolerance` times its mean distance to the rows, or `iterations` are done. The paper stops after a few.
+    * Shares are equal by default: a malicious client may state any number of samples. `weighting="data"` is the
+      paper's choice.
+    * The iteration starts at the coordinate-wise median, not at the mean, and ends when v moves by less than
+      `tolerance` times its mean distance to the rows, or after `iterations`. The paper stops after a few.
     * Buffers and counters are merged by their median.
 """
 
@@ -22,34 +23,41 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedcohort.errors import check
-from fedcohort.methods._parts.robust import Robust, by_columns, check_weighting, row_norms, shares
-from fedcohort.methods.base import Double, Step, weighted_sum
+from fedcohort.core.constraints import Count, NotNegative, Positive
+from fedcohort.errors import checked
+from fedcohort.methods._parts.robust import RobustMethod, by_columns, row_norms
+from fedcohort.methods.base import Buffers, Double, Step, Weighting, shares, weighted_sum
 from fedcohort.methods.median import middle
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Real, Updates
 
 
-class GeometricMedian(Robust):
-    """Eq. 1 by eq. 2: unmoved by less than half of the weight. The paper's symbol is given in brackets."""
+class GeometricMedian(RobustMethod):
+    """The point with the smallest sum of distances to the updates: bounded while less than half of the weight is bad.
+
+    `smoothing` keeps eq. 2 finite at a row; `iterations` and `tolerance` end it; `weighting` is "uniform" or "data",
+    `buffers` "average" or "server_keep".
+
+    >>> from fedcohort.testing import example_round
+    >>> GeometricMedian().aggregate(*example_round([[0.0], [1.0], [100.0]])).model.params.round(3)
+    array([1.], dtype=float32)
+    """
 
     name: ClassVar[str] = "geometric-median"
 
+    @checked
     def __init__(
         self,
         *,
-        smoothing: float = 1e-6,  # [nu]
-        iterations: int = 100,
-        tolerance: float = 1e-6,
-        weighting: str = "uniform",
-        buffers: str = "average",
+        smoothing: Positive = 1e-6,  # [nu]
+        iterations: Count = 100,
+        tolerance: NotNegative = 1e-6,
+        weighting: Weighting = "uniform",
+        buffers: Buffers = "average",
     ) -> None:
         super().__init__(buffers=buffers)
-        check(smoothing > 0, f"smoothing = {smoothing}", "the smoothing must be positive", "use 1e-6")
-        check(iterations >= 1, f"iterations = {iterations}", "at least one iteration is needed", "use 100")
-        check(tolerance >= 0, f"tolerance = {tolerance}", "the tolerance must not be negative", "use 1e-6")
         self.smoothing, self.iterations, self.tolerance = smoothing, iterations, tolerance
-        self.weighting = check_weighting(weighting)
+        self.weighting = weighting
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """Iterate eq. 2."""

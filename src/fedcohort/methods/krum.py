@@ -4,7 +4,7 @@
     Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent. NeurIPS 2017.
     https://arxiv.org/abs/1703.02757
 
-With m rows, of which at most f lie, and i -> j when x_j is among the m - f - 2 rows nearest to x_i:
+With m rows, of which at most f are Byzantine, and i -> j when x_j is among the m - f - 2 rows nearest to x_i:
 
     s(i) = sum_{i -> j} |x_i - x_j|^2                                                                    (1)
     Krum         w+ = w + x_{i*},   i* = argmin s                                                        (2)
@@ -14,7 +14,7 @@ Departures from the paper
     * x are updates after local training, not gradients.
     * f = ceil(byzantine_fraction * m), but never more than (m - 3) / 2 (rounded down): the paper needs m > 2 f + 2.
     * q is m - f unless given. Scores are computed once, as in the paper, not again after each choice.
-    * Fewer than three rows know no majority: all of them are averaged.
+    * Fewer than three rows have no majority: all of them are averaged.
     * Equal scores: the lower slot. A client drawn several times counts once.
     * Only the chosen rows are accepted; their buffers and counters are merged by the median.
 """
@@ -22,37 +22,42 @@ Departures from the paper
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedcohort.errors import check
-from fedcohort.methods._parts.robust import Robust, squared_distances
-from fedcohort.methods.base import Double, Step, weighted_sum
+from fedcohort.core.constraints import Count, Interval
+from fedcohort.errors import checked
+from fedcohort.methods._parts.robust import RobustMethod, squared_distances
+from fedcohort.methods.base import Buffers, Double, Step, weighted_sum
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Real, Updates
 
+ByzantineFraction = Annotated[float, Interval(0, 0.5, ends="[)")]
 
-class MultiKrum(Robust):
-    """Eq. 3. The paper's symbols are given in brackets."""
+
+class MultiKrum(RobustMethod):
+    """Average the updates that have the nearest neighbours, eq. 3.
+
+    `byzantine_fraction` is the share of rows that may be arbitrary, `keep` how many rows are averaged (None: all but
+    that share), and `buffers` is "average" or "server_keep".
+
+    >>> from fedcohort.testing import example_round
+    >>> MultiKrum(keep=2).aggregate(*example_round([[1.0], [1.2], [9.0], [1.5]])).accepted
+    array([ True,  True, False, False])
+    """
 
     name: ClassVar[str] = "multi-krum"
 
+    @checked
     def __init__(
         self,
         *,
-        byzantine_fraction: float = 0.3,  # [f / m] share of rows that may lie
-        keep: int | None = None,  # [q] rows to average; None: all but f
-        buffers: str = "average",
+        byzantine_fraction: ByzantineFraction = 0.3,  # [f / m]
+        keep: Count | None = None,  # [q]
+        buffers: Buffers = "average",
     ) -> None:
         super().__init__(buffers=buffers)
-        check(
-            0 <= byzantine_fraction < 0.5,
-            f"byzantine_fraction = {byzantine_fraction}",
-            "the share must be in [0, 0.5)",
-            "use 0.3",
-        )
-        check(keep is None or keep >= 1, f"keep = {keep}", "at least one row must be kept", "use None or 1 and more")
         self.byzantine_fraction, self.keep = byzantine_fraction, keep
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
@@ -71,11 +76,17 @@ class MultiKrum(Robust):
 
 
 class Krum(MultiKrum):
-    """Eq. 2: one row decides."""
+    """Take the one update with the nearest neighbours, eq. 2. Arguments as for :class:`MultiKrum`.
+
+    >>> from fedcohort.testing import example_round
+    >>> Krum().aggregate(*example_round([[1.0], [1.25], [9.0], [2.0]])).model.params
+    array([1.25], dtype=float32)
+    """
 
     name: ClassVar[str] = "krum"
 
-    def __init__(self, *, byzantine_fraction: float = 0.3, buffers: str = "average") -> None:  # [f / m]
+    @checked
+    def __init__(self, *, byzantine_fraction: ByzantineFraction = 0.3, buffers: Buffers = "average") -> None:  # [f / m]
         super().__init__(byzantine_fraction=byzantine_fraction, keep=1, buffers=buffers)
 
 

@@ -19,14 +19,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedcohort.methods._parts.robust import Robust, by_columns, repeated
+from fedcohort.methods._parts.robust import RobustMethod, by_columns, repeated
 from fedcohort.methods.base import Double, Step
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Updates
 
 
-class Median(Robust):
-    """Eq. 1: unmoved by less than half of the rows."""
+class Median(RobustMethod):
+    """The median of the updates, coordinate by coordinate: bounded while less than half of the rows are bad.
+
+    `buffers` is "average" or "server_keep".
+
+    >>> from fedcohort.testing import example_round
+    >>> Median().aggregate(*example_round([[1.0, 5.0], [2.0, 6.0], [99.0, -7.0]])).model.params
+    array([2., 5.], dtype=float32)
+    """
 
     name: ClassVar[str] = "median"
 

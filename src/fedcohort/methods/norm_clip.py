@@ -12,69 +12,83 @@ The server tracks a quantile Q of the lengths r_k = |w_k - w|. With b the share 
     w+ = w + mean of the x_k that are left                                                               (4)
 
 Departures from the paper
-    * No noise: this is the robust part without the privacy part, as robust aggregators of other frameworks have it.
+    * No noise: this is the robust part without the privacy part, as in the robust aggregators of other frameworks.
     * Q starts at the gamma quantile of the first lengths that are not zero, not at a number that one has to know.
-    * gamma = 0.5 and both bounds are multiples of the same Q: a high quantile would follow 20 % of liars up.
+    * gamma = 0.5 and both bounds are multiples of the same Q: with a high quantile, 20 % of malicious clients
+      would pull the bound up.
     * A row beyond Z is left out of the mean and not accepted, instead of averaged as a zero.
     * Q also moves in a round in which every row was left out, or it would never catch up.
-    * `bound` fixes C. Rows count alike by default: a liar may state any number of samples.
+    * `bound` fixes C. Rows count alike by default: a malicious client may state any number of samples.
     * Buffers and counters are merged by their median over the rows that were kept.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedcohort.errors import check
-from fedcohort.methods._parts import state
-from fedcohort.methods._parts.robust import Robust, check_weighting, row_norms, shares
-from fedcohort.methods.base import Double, Step, weighted_sum
+from fedcohort.core.constraints import Interval, NotNegative, Positive
+from fedcohort.core.table import Table, TableError
+from fedcohort.errors import checked
+from fedcohort.methods._parts.robust import RobustMethod, row_norms
+from fedcohort.methods.base import Buffers, Double, Step, Weighting, shares, weighted_sum
 from fedcohort.protocols import Aggregation
-from fedcohort.types import Arrays, Model, Updates
+from fedcohort.types import Model, Updates
 
 
-class NormClip(Robust):
-    """Shorten long updates, leave out absurd ones. The paper's symbols are given in brackets."""
+@dataclass
+class NormClipState(Table):
+    """What the server remembers between rounds."""
+
+    level: float = math.nan  # [Q]; NaN before the first update that moves
+
+
+class NormClip(RobustMethod):
+    """Shorten long updates and leave out extreme ones; the bound follows a quantile of the lengths.
+
+    `clip` and `zero` are the bounds C and Z as multiples of the tracked quantile (`zero` = inf: leave nothing out), and
+    `bound` fixes C instead; `quantile` is which one to track and `rate` how fast; `weighting` is "uniform" or "data",
+    `buffers` "average" or "server_keep".
+
+    >>> from fedcohort.testing import example_round
+    >>> NormClip().aggregate(*example_round([[1.0], [1.0], [1.0], [100.0]])).accepted
+    array([ True,  True,  True, False])
+    """
 
     name: ClassVar[str] = "norm-clip"
+    prefix = "norm-clip."
+    state: NormClipState
 
+    @checked
     def __init__(
         self,
         *,
-        clip: float = 1.0,  # C as a multiple of Q
-        zero: float = 5.0,  # Z as a multiple of Q; inf: leave nothing out
-        bound: float | None = None,  # [C] fixed, in place of clip * Q
-        quantile: float = 0.5,  # [gamma]
-        rate: float = 0.2,  # [eta_C]
-        weighting: str = "uniform",
-        buffers: str = "average",
+        clip: Positive = 1.0,  # C as a multiple of Q
+        zero: Annotated[float, Interval(1)] = 5.0,  # Z as a multiple of Q
+        bound: Positive | None = None,  # [C]
+        quantile: Annotated[float, Interval(0, 1, ends="()")] = 0.5,  # [gamma]
+        rate: NotNegative = 0.2,  # [eta_C]
+        weighting: Weighting = "uniform",
+        buffers: Buffers = "average",
     ) -> None:
         super().__init__(buffers=buffers)
-        check(clip > 0, f"clip = {clip}", "the clipping multiple must be positive", "use 1.0")
-        check(zero >= 1, f"zero = {zero}", "the zeroing multiple must be at least 1", "use 5.0")
-        check(bound is None or bound > 0, f"bound = {bound}", "a fixed bound must be positive", "use None to adapt")
-        check(0 < quantile < 1, f"quantile = {quantile}", "a quantile lies strictly between 0 and 1", "use 0.5")
-        check(rate >= 0, f"rate = {rate}", "the rate must not be negative", "use 0.2")
         self.clip, self.zero, self.bound, self.quantile, self.rate = clip, zero, bound, quantile, rate
-        self.weighting = check_weighting(weighting)
+        self.weighting, self.state = weighting, NormClipState()
         if clip < 1.0 or bound is not None:
             self.exempt = {"single_client": "the only update may be clipped"}
-        self.level = math.nan  # [Q]; nothing is known before the first update that moves
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """Eq. 2, 3, 4 with the level as it was, then eq. 1."""
-        length = row_norms(updates.delta)
-        if math.isnan(self.level):
+        length, s = row_norms(updates.delta), self.state
+        if math.isnan(s.level):
             if not (length > 0).any():
                 return Step(np.zeros(model.params.size), np.ones(len(updates), np.bool_))
-            self.level = float(np.quantile(length[length > 0], self.quantile))
-        kept = length <= self.zero * self.level
-        bound = self.clip * self.level if self.bound is None else self.bound
+            s.level = float(np.quantile(length[length > 0], self.quantile))
+        kept = length <= self.zero * s.level
+        bound = self.clip * s.level if self.bound is None else self.bound
         info = {"clip": bound, "clipped": float((length[kept] > bound).sum()), "zeroed": float((~kept).sum())}
         self._track(length)
         if not kept.any():
@@ -86,15 +100,10 @@ class NormClip(Robust):
     def _track(self, length: Double) -> None:
         """Eq. 1; a round in which nobody moved says nothing about lengths."""
         if (length > 0).any():
-            below = float((length <= self.level).mean())
-            self.level *= math.exp(-self.rate * (below - self.quantile))
+            below = float((length <= self.state.level).mean())
+            self.state.level *= math.exp(-self.rate * (below - self.quantile))
 
-    def state_dict(self) -> Arrays:
-        """The tracked level; NaN before the first."""
-        return state.label(self.name, {"level": np.float64(self.level)})
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        level = float(state.unlabel(self.name, arrays, {"level": ("float64", 0)})["level"])
-        state.require(math.isnan(level) or 0 < level < math.inf, self.name, "the level is not a positive number")
-        self.level = level
+    def check_state(self, fresh: Any) -> None:
+        """A level is positive and finite, or NaN before the first."""
+        if not (math.isnan(fresh.level) or 0 < fresh.level < math.inf):
+            raise TableError("the level is not a positive number")

@@ -1,7 +1,7 @@
 """RHFL: robust learning from noisy clients, with confidence-weighted distillation between them.
 
     Xiuwen Fang, Mang Ye. Robust Federated Learning with Noisy and Heterogeneous Clients. CVPR 2022.
-    (The paper could not be read for this file; what follows is its released code, as the specification describes it.)
+    (The paper was not at hand; what follows is based on descriptions of its released code.)
 
 Clients train with the symmetric loss
 
@@ -12,20 +12,20 @@ and then, on public inputs, client k moves towards the others' predictions:
     minimise sum_{i != k} W_i KL(p_i || p_k)                                                             (2)
     q_k = (L_{t-1} - L_t) / L_t,  v_k = 1 / (K - 1) + 0.5 q_k / sum q,  W = softmax(v)                   (3)
 
-RHFL has no global model. What a table can show is a construction, and here it is this one: the cohort starts from w,
+RHFL has no global model. To compare it with methods that have one, this file builds one: the cohort starts from w,
 trains by (1), the server runs (2) on copies of the w_k, and
 
     w+ = sum_k W_k w_k.                                                                                  (4)
 
-mode="global" is judged by (4). mode="native" also reports the mean validation accuracy of the personal models after
-(2) as `rhfl_personal_accuracy`. The two are different things: never put both in one table.
+mode="global" is evaluated by (4). mode="native" also reports the mean validation accuracy of the personal models after
+(2) as `rhfl_personal_accuracy`. The two are not comparable: never put both in one table.
 
 Departures from the paper
     * (4), and that everybody starts from w each round: engines broadcast one model.
     * (3) breaks where sum q is near zero or negative. confidence="stable" takes q_k = max(L_{t-1} - L_t, 0) / L_t, and
       all-zero q is uniform. confidence="code" is (3) as released, with uniform weights only where sum q vanishes.
-    * L_t is the mean cross-entropy of the first local epoch, asked for as the signal "train_loss". Whoever has no
-      earlier loss gets the median q of the others; nobody has any: uniform.
+    * L_t is the mean cross-entropy of the first local epoch, asked for as the signal "train_loss". A client without an
+      earlier loss gets the median q of the others; if nobody has one, weights are uniform.
     * The p_i of (2) are those at the start of a public pass, not of every batch; one Adam per pass, not per batch.
     * The weights of the others are scaled to sum to one in (2); the released code's sum is smaller, which Adam cancels.
     * A copy that already agrees with its target (KL < 1e-10) stays as it is.
@@ -34,29 +34,31 @@ Departures from the paper
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Interval, Positive
 from fedcohort.core.rng import generator
 from fedcohort.core.stats import softmax
 from fedcohort.core.table import Table, column
-from fedcohort.errors import check
-from fedcohort.methods._parts.columns import load_columns
-from fedcohort.methods._parts.distillation import AGREED, PublicData, Schedule, distil, divergence, probabilities
+from fedcohort.errors import checked
+from fedcohort.methods._parts.distillation import (
+    AGREED,
+    Missing,
+    PublicData,
+    Schedule,
+    Source,
+    distil,
+    divergence,
+    probabilities,
+)
 from fedcohort.methods._parts.inner_method import local_params
-from fedcohort.methods.base import Base, Step, multiplicity, normalised, weighted_sum
-from fedcohort.methods.fedca import validation_evaluator
-from fedcohort.methods.feddf import accuracy
+from fedcohort.methods._parts.server_validation import accuracy, validation_evaluator
+from fedcohort.methods.base import Buffers, Double, MethodBase, Step, multiplicity, normalised, weighted_sum
 from fedcohort.protocols import Aggregation, ServerEvaluator
-from fedcohort.types import Arrays, Index, Mask, Model, Objective, Plan, Real, Updates
-
-Double = NDArray[np.float64]
-MODES = ("global", "native")
-CONFIDENCES = ("stable", "code")
+from fedcohort.types import Index, Mask, Model, Objective, Plan, Real, Updates
 
 
 @dataclass
@@ -66,38 +68,40 @@ class RHFLState(Table):
     loss: Real = column(np.nan)  # L_{t-1}; NaN: never reported
 
 
-class RHFL(Base):
-    """Symmetric loss at the client, confidence-weighted mutual distillation at the server."""
+class RHFL(MethodBase):
+    """A symmetric loss at the client and confidence-weighted mutual distillation at the server, for noisy labels.
+
+    `mode` is "global" or "native", `confidence` "stable" or "code" (see above); `ce`, `rce` and `floor` are the loss of
+    eq. 1, `gain` the factor 0.5 of eq. 3. `source` names the public data ("unlabelled", "noise", "none") and `missing`
+    what to do without them ("average", "raise"); `lr`, `batch_size` and `passes` are those of the distillation;
+    `buffers` is "average" or "server_keep".
+
+    >>> from fedcohort.types import Model, Plan
+    >>> RHFL().prepare(Plan(), Model(np.zeros(2)), np.arange(3)).objective.rce
+    1.0
+    """
 
     name: ClassVar[str] = "rhfl"
+    state: RHFLState
 
+    @checked
     def __init__(
         self,
         *,
-        mode: str = "global",
-        confidence: str = "stable",  # [W]
+        mode: Annotated[str, Choice("global", "native")] = "global",
+        confidence: Annotated[str, Choice("stable", "code")] = "stable",  # [W]
         ce: float = 0.1,  # [alpha]
         rce: float = 1.0,  # [beta]
-        floor: float = math.log(1e-4),  # [A]
+        floor: Annotated[float, Interval(high=0, ends="[)")] = math.log(1e-4),  # [A] stands for log 0
         gain: float = 0.5,
-        source: str = "unlabelled",
-        missing: str = "average",
-        lr: float = 1e-3,
-        batch_size: int = 256,
-        passes: int = 1,
-        buffers: str = "average",
+        source: Source = "unlabelled",
+        missing: Missing = "average",
+        lr: Positive = 1e-3,
+        batch_size: Count = 256,
+        passes: CountOrZero = 1,
+        buffers: Buffers = "average",
     ) -> None:
         super().__init__(buffers=buffers)
-        check(mode in MODES, f"mode = {mode!r}", "RHFL has no such mode", f"use one of {', '.join(MODES)}")
-        check(
-            confidence in CONFIDENCES,
-            f"confidence = {confidence!r}",
-            "RHFL has no such confidence",
-            f"use one of {', '.join(CONFIDENCES)}",
-        )
-        for key, value in (("lr", lr), ("batch_size", batch_size), ("-floor", -floor)):
-            check(value > 0, f"{key} = {value}", "it must be positive", "leave it at its default")
-        check(passes >= 0, f"passes = {passes}", "it must not be negative", "use 1, or 0 for no distillation")
         self.mode, self.confidence, self.gain = mode, confidence, gain
         self.objective = Objective(ce=ce, rce=rce, floor=floor)
         self.public = PublicData(source, missing, self.name)
@@ -127,14 +131,6 @@ class RHFL(Base):
         change = weighted_sum(share, updates.delta) + weighted_sum(share, moved)
         return Step(change, np.ones(len(updates), np.bool_), info)
 
-    def state_dict(self) -> Arrays:
-        """The last loss of every client."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        load_columns(self.state, arrays, self.name)
-
     def _confidence(self, updates: Updates, context: Aggregation) -> tuple[Double, float]:
         """W of eq. 3 and how many reported a loss; remembers the losses."""
         self.state.grow(max(context.population, int(updates.clients.max()) + 1))
@@ -148,9 +144,9 @@ class RHFL(Base):
     def _teach(
         self, evaluator: ServerEvaluator, split: str, local: Real, weight: Double, rng: np.random.Generator
     ) -> tuple[Double, int]:
-        """Eq. 2 for every copy: how far each one moves, and how many classes the cohort names between them.
+        """Eq. 2 for every copy: how far each one moves, and how many classes the cohort predicts altogether.
 
-        All copies meet the public batches in the same order.
+        All copies see the public batches in the same order.
         """
         seed = int(rng.integers(2**31))
         steps = -(-evaluator.size(split) // self.batch_size)

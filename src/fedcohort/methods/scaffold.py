@@ -22,7 +22,7 @@ selected how often; (5) is `weighting="data"` and goes to the optimum of sum p_k
 
 Departures from the paper
     * (3) divides by eta |a_k|_1 and not by eta tau_k: the same for plain SGD, and the only thing that converges with
-      momentum (methods/local_solver.py).
+      momentum (methods/_parts/local_solver.py).
     * c_k is kept at the server and changed only when the upload was accepted: a client that changed it first and was
       then lost would leave c and the c_k apart for ever. So c = sum of weights * c_k holds after every round.
     * c is stored as that sum, so it stays true when the population grows.
@@ -32,62 +32,62 @@ Departures from the paper
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedcohort.errors import BadParameter, MissingSignal, check
+from fedcohort.core.constraints import Choice, CountOrZero, Positive
+from fedcohort.errors import BadParameter, MissingSignal, checked
 from fedcohort.methods._parts.client_rows import ClientRows, Rows, finite_rows
 from fedcohort.methods._parts.local_solver import path_lengths
-from fedcohort.methods.base import Base, Double, Step, data_weights, multiplicity, normalised, weighted_sum
+from fedcohort.methods.base import Buffers, Double, MethodBase, Step, Weighting, shares, weighted_sum
 from fedcohort.protocols import Aggregation
-from fedcohort.types import Arrays, Index, Mask, Model, Plan, Real, Updates
+from fedcohort.types import Index, Mask, Model, Plan, Real, Updates
 
-OPTIONS = ("I", "II")
-WEIGHTINGS = ("uniform", "data")
 GRADIENT = "full_gradient"
 
 
-class Scaffold(Base):
-    """Corrected local training with server-held control variates. The paper's symbols are given in brackets."""
+class Scaffold(MethodBase):
+    """Local training corrected by control variates, which the server holds for every client.
+
+    `option` is "I" (eq. 2) or "II" (eq. 3); `weighting` is "uniform" (eq. 4) or "data" (eq. 5); `server_lr` scales the
+    step. Beyond `memory_limit` bytes the variates are kept in a temporary file in `spill_folder` (None: the system's
+    temporary folder); `buffers` is "average" or "server_keep".
+
+    >>> from fedcohort.testing import example_round
+    >>> Scaffold(weighting="data").aggregate(*example_round([[0.0], [4.0]], weight=[3, 1])).model.params
+    array([1.], dtype=float32)
+    """
 
     name: ClassVar[str] = "scaffold"
+    state: ClientRows  # c_k and their weighted sum
 
+    @checked
     def __init__(
         self,
         *,
-        option: str = "II",
-        weighting: str = "uniform",
-        server_lr: float = 1.0,  # [eta_g]
-        memory_limit: int = 2**31,  # bytes of c_k held in memory; beyond, they go to disk
-        spill_folder: str | None = None,  # None: the system's temporary folder
-        buffers: str = "average",
+        option: Annotated[str, Choice("I", "II")] = "II",
+        weighting: Weighting = "uniform",
+        server_lr: Positive = 1.0,  # [eta_g]
+        memory_limit: CountOrZero = 2**31,  # bytes of c_k held in memory; beyond, they go to disk
+        spill_folder: str | None = None,
+        buffers: Buffers = "average",
     ) -> None:
         super().__init__(buffers=buffers)
-        check(option in OPTIONS, f"option = {option!r}", "SCAFFOLD has no such option", "use I or II")
-        check(
-            weighting in WEIGHTINGS,
-            f"weighting = {weighting!r}",
-            "SCAFFOLD has no such weighting",
-            "use uniform or data",
-        )
-        check(server_lr > 0, f"server_lr = {server_lr}", "the server learning rate must be positive", "use 1.0")
         self.option, self.weighting, self.server_lr = option, weighting, server_lr
         self.asynchronous = option == "I"  # eq. 3 reads c as it was sent
         if server_lr != 1.0:
             self.exempt = {"single_client": "the server learning rate scales the step"}
-        # c_k and their weighted sum
-        self.variates = ClientRows(f"{self.name}-{weighting}", memory_limit=memory_limit, folder=spill_folder)
+        self.prefix = f"{self.name}-{weighting}."
+        self.state = ClientRows(f"{self.name}-{weighting}", memory_limit=memory_limit, folder=spill_folder)
 
     def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
         """Eq. 1 as a correction of every gradient; option I also asks for the full gradient."""
         self._check(plan)
         width = model.params.size
-        correction: Real = -self.variates.read(np.asarray(clients, np.int64), width)
-        correction += self.variates.mean(width).astype(np.float32)
+        correction: Real = -self.state.read(np.asarray(clients, np.int64), width)
+        correction += self.state.mean(width).astype(np.float32)
         if plan.correction is not None:
             correction = correction + plan.correction
         measure = plan.measure | {GRADIENT} if self.option == "I" else plan.measure
@@ -100,14 +100,11 @@ class Scaffold(Base):
         if not kept.any():
             return Step(np.zeros(model.params.size), kept)
         rows = updates.rows(kept)
-        if self.weighting == "data":
-            share, weight = data_weights(rows, context), samples_of(rows, context)
-            mass = float(context.samples.sum())
-        else:
-            share, weight = normalised(multiplicity(rows, context)), np.ones(len(rows))
-            mass = float(context.population)
-        self.variates.write(rows.clients, fresh[kept], weight)
-        self.variates.mass = max(mass, 1.0)
+        share, by_data = shares(self.weighting, rows, context), self.weighting == "data"
+        weight = samples_of(rows, context) if by_data else np.ones(len(rows))
+        mass = float(context.samples.sum()) if by_data else float(context.population)
+        self.state.write(rows.clients, fresh[kept], weight)
+        self.state.mass = max(mass, 1.0)
         return Step(self.server_lr * weighted_sum(share, rows.delta), kept)
 
     def _fresh(self, updates: Updates, context: Aggregation) -> tuple[Rows, Mask]:
@@ -119,24 +116,16 @@ class Scaffold(Base):
                     "SCAFFOLD's option I needs the full gradient at the broadcast model",
                     'train with an engine that measures it, or use option="II"',
                 )
-            fresh = self.variates.cast(np.asarray(updates.extras[GRADIENT], np.float64))
+            fresh = self.state.cast(np.asarray(updates.extras[GRADIENT], np.float64))
             return fresh, finite_rows(fresh)
         width = updates.delta.shape[1]
         length = path_lengths(updates, context)
-        fresh = self.variates.read(updates.clients, width)
-        c = self.variates.mean(width).astype(np.float32).astype(np.float64)  # as it was sent
+        fresh = self.state.read(updates.clients, width)
+        c = self.state.mean(width).astype(np.float32).astype(np.float64)  # as it was sent
         for row, delta, far in zip(fresh, updates.delta, length, strict=True):
             if far > 0:
-                row[:] = self.variates.cast(row.astype(np.float64) - c - delta.astype(np.float64) / far)
+                row[:] = self.state.cast(row.astype(np.float64) - c - delta.astype(np.float64) / far)
         return fresh, finite_rows(fresh) & (length > 0)
-
-    def state_dict(self) -> Arrays:
-        """The variates that exist, as (slots, rows), and their weighted sum."""
-        return self.variates.state_dict()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.variates.load_state_dict(arrays)
 
     def _check(self, plan: Plan) -> None:
         if plan.optimiser != "sgd" and self.option == "II":

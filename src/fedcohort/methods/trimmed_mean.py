@@ -10,33 +10,43 @@ Of m rows, in every coordinate j, the b largest and the b smallest values are dr
 
 Departures from the paper
     * The mean is over updates after local training, not over gradients.
-    * beta is a share of those that returned. The paper wants it at least as large as the share of liars; in a small
-      cohort that share varies, so that the default is 0.3 and not the 0.2 that one may expect.
+    * beta is a share of those that returned. The paper wants it at least as large as the share of malicious clients; in
+      a small cohort that share varies, so the default is 0.3 and not the 0.2 that one may expect.
     * A client drawn m times by a selector that samples with replacement counts m times. Samples do not count.
     * Buffers and counters are merged by their median.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedcohort.errors import check
-from fedcohort.methods._parts.robust import Robust, by_columns, repeated
-from fedcohort.methods.base import Double, Step
+from fedcohort.core.constraints import Interval
+from fedcohort.errors import checked
+from fedcohort.methods._parts.robust import RobustMethod, by_columns, repeated
+from fedcohort.methods.base import Buffers, Double, Step
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Updates
 
+Trim = Annotated[float, Interval(0, 0.5, ends="[)")]
 
-class TrimmedMean(Robust):
-    """Eq. 1: unmoved by up to `trim` of the rows. The paper's symbol is given in brackets."""
+
+class TrimmedMean(RobustMethod):
+    """The mean of the updates without the largest and smallest values of each coordinate.
+
+    `trim` is the share dropped at either end: as many bad rows are tolerated. `buffers` is "average" or "server_keep".
+
+    >>> from fedcohort.testing import example_round
+    >>> TrimmedMean(trim=0.25).aggregate(*example_round([[1.0], [2.0], [4.0], [99.0]])).model.params
+    array([3.], dtype=float32)
+    """
 
     name: ClassVar[str] = "trimmed-mean"
 
-    def __init__(self, *, trim: float = 0.3, buffers: str = "average") -> None:  # [beta]
+    @checked
+    def __init__(self, *, trim: Trim = 0.3, buffers: Buffers = "average") -> None:  # [beta]
         super().__init__(buffers=buffers)
-        check(0 <= trim < 0.5, f"trim = {trim}", "the trimmed share must be in [0, 0.5)", "use 0.3")
         self.trim = trim
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,9 +150,12 @@ class BoundClassification:
     @property
     def last_layer(self) -> slice:
         """Where the last layer sits in the flat parameters."""
-        if isinstance(self.spec.model, Network):
-            return self.spec.model.last_layer
-        return cast(slice, getattr(self.engine, "last_layer", slice(0, self.engine.n_params)))
+        return self.engine.last_layer
+
+    @property
+    def layout(self) -> tuple[slice, ...]:
+        """One part: an upload is sent whole or not at all."""
+        return (slice(0, self.engine.n_params),)
 
     def initial(self, rng: np.random.Generator) -> Model:
         """A fresh model, drawn from this generator alone."""
@@ -212,7 +215,7 @@ class BoundClassification:
         return self._evaluator
 
     def client_evaluator(self) -> ArrayClientEvaluator:
-        """What a method's client half may compute at home beyond training."""
+        """What a method's client half may compute on the client beyond training."""
         return ArrayClientEvaluator(self.engine, self._data)
 
     def close(self) -> None:

@@ -61,6 +61,7 @@ class Quadratic:
         self._default = default or Plan(epochs=5, lr=0.1)
         self.classes = share.shape[1]
         self.last_layer = slice(0, curvature.shape[1])
+        self.layout = (self.last_layer,)
         true, square = self._means(self._clean), self._means(self._clean, power=2)
         heavy = self._n[:, None] / max(int(self._n.sum()), 1) * self._a
         self._bend = heavy.sum(axis=0)

@@ -11,9 +11,19 @@ _HOMES = {
     "WorldContract": "world_contract",
     "TaskContract": "task_contract",
     "SyntheticFederation": "synthetic_federation",
+    "LinearEvaluator": "linear_evaluator",
+    "example_round": "method_checks",
 }
 
-__all__ = ["MethodContract", "SelectorContract", "SyntheticFederation", "TaskContract", "WorldContract"]
+__all__ = [
+    "LinearEvaluator",
+    "MethodContract",
+    "SelectorContract",
+    "SyntheticFederation",
+    "TaskContract",
+    "WorldContract",
+    "example_round",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,11 +10,44 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.errors import StateMismatch
-from fedcohort.protocols import Aggregated, Method
+from fedcohort.protocols import Aggregated, Aggregation, Method, ServerEvaluator
 from fedcohort.types import Arrays, Index, Model, Plan, Updates
+
+
+def example_round(
+    delta: ArrayLike,
+    *,
+    weight: ArrayLike = 1.0,
+    steps: ArrayLike = 1,
+    inclusion: float | None = None,
+    server_evaluator: ServerEvaluator | None = None,
+) -> tuple[Model, Updates, Aggregation]:
+    """The arguments of `Method.aggregate` for a round to follow by hand: a model of zeros, and everybody returned.
+
+    `delta` has one row per client; `weight` (samples), `steps` and `inclusion` (probability) hold for all of them or
+    have one entry each.
+
+    >>> model, updates, context = example_round([[1.0, 2.0], [3.0, 4.0]])
+    >>> model.params, updates.clients, context.population
+    (array([0., 0.], dtype=float32), array([0, 1]), 2)
+    """
+    rows = np.asarray(delta, np.float32)
+    clients = np.arange(len(rows))
+    samples = np.broadcast_to(np.asarray(weight, np.float64), clients.shape)
+    taken = np.broadcast_to(np.asarray(steps, np.int64), clients.shape)
+    context = Aggregation(
+        index=0,
+        plan=Plan(),
+        population=clients.size,
+        samples=samples.astype(np.int64),
+        dispatched=clients,
+        inclusion={} if inclusion is None else dict.fromkeys(clients.tolist(), inclusion),
+        server_evaluator=server_evaluator,
+    )
+    return Model(np.zeros(rows.shape[1], np.float32)), Updates(clients, rows, samples, taken), context
 
 
 def spoilt(name: str, value: float) -> Callable[[Updates, Index], Updates]:
@@ -131,7 +164,7 @@ def frozen_updates(updates: Updates) -> Updates:
     return Updates(**{**values, "extras": {name: _frozen(value) for name, value in updates.extras.items()}})
 
 
-def global_luck() -> tuple[bytes, int, int]:
+def global_generators() -> tuple[bytes, int, int]:
     """The state of NumPy's and Python's global generators."""
     state = np.random.get_state(legacy=False)  # noqa: NPY002
     assert isinstance(state, dict)

@@ -6,7 +6,7 @@ and removes by itself. Beside the rows the weighted sum over all clients is kept
 
     total = sum_k weight_k row_k
 
-holds after every write, however seldom a client comes back and however the population grows.
+holds after every write, however rarely a client comes back and however the population grows.
 """
 
 from __future__ import annotations
@@ -18,19 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import StateMismatch, check
-from fedcohort.methods._parts import state
-from fedcohort.methods.base import Double
+from fedcohort.core.table import TableError
+from fedcohort.errors import StateMismatch
+from fedcohort.methods.base import Double, sized
 from fedcohort.types import Arrays, Index, Mask
 
 Rows = NDArray[np.float32]
-SHAPES: dict[str, state.Shape] = {
-    "slots": ("int64", 1),
-    "rows": ("float32", 2),
-    "weights": ("float64", 1),
-    "total": ("float64", 1),
-    "mass": ("float64", 0),
-}
+SAVED = {"slots": "int64 1", "rows": "float32 2", "weights": "float64 1", "total": "float64 1", "mass": "float64 0"}
 _FIRST = 16  # rows allocated at first
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -39,7 +33,6 @@ class ClientRows:
     """A sparse (clients, p) float32 matrix with a running weighted sum. Unwritten clients read as zero."""
 
     def __init__(self, name: str, *, memory_limit: int, folder: str | None) -> None:
-        check(memory_limit >= 0, f"memory_limit = {memory_limit}", "bytes cannot be negative", "use 0 to spill at once")
         self.name, self.memory_limit, self.folder = name, memory_limit, folder
         self.mass = 0.0  # what `total` is divided by for the mean over the population
         self._forget()
@@ -59,12 +52,12 @@ class ClientRows:
 
     def mean(self, width: int) -> Double:
         """total / mass: zero before the first write."""
-        total = state.sized(self.total, width, self.name)
+        total = sized(self.total, width, self.name)
         return total / self.mass if self.mass > 0 else np.zeros(width)
 
     def read(self, clients: Index, width: int) -> Rows:
         """The rows of these clients, zero for those never written."""
-        state.sized(self.total, width, self.name)
+        sized(self.total, width, self.name)
         out = np.zeros((clients.size, width), np.float32)
         at = self._find(clients)
         for i in np.flatnonzero(at >= 0):
@@ -73,7 +66,7 @@ class ClientRows:
 
     def write(self, clients: Index, rows: Rows, weights: Double) -> None:
         """Replace the rows and weights of these (distinct) clients, and move the sum along."""
-        total = state.sized(self.total, rows.shape[1], self.name).copy()
+        total = sized(self.total, rows.shape[1], self.name).copy()
         self._make_room(clients, rows.shape[1])
         for at, row, weight in zip(self._find(clients), rows, weights, strict=True):
             total += weight * row.astype(np.float64) - self._weights[at] * self._rows[at].astype(np.float64)
@@ -85,30 +78,33 @@ class ClientRows:
         """The row in the type that is kept; what that cannot hold becomes NaN."""
         return np.where(np.abs(row) < _LARGEST, row, np.nan).astype(np.float32)
 
-    def state_dict(self) -> Arrays:
+    def to_arrays(self) -> Arrays:
         """Only what was written, as (slots, rows), in slot order. On disk where the rows are."""
         order = np.argsort(self._slots[: self._used], kind="stable")
         rows = self._allocate(self._used, self._rows.shape[1])
         for to, at in enumerate(order):
             rows[to] = self._rows[at]
-        small = {
+        return {
             "slots": self._slots[order],
             "weights": self._weights[order],
-            "total": self.total,
-            "mass": np.float64(self.mass),
+            "total": self.total.copy(),
+            "mass": np.array(self.mass),
+            "rows": rows,
         }
-        return {**state.label(self.name, small), f"{self.name}.rows": rows}
 
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`; refuses what does not fit and then changes nothing."""
-        found = state.unlabel(self.name, arrays, SHAPES)
+    def load_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of :meth:`to_arrays`; refuses what does not fit and then changes nothing."""
+        found = {key: np.asanyarray(value) for key, value in arrays.items()}
+        forms = {key: f"{value.dtype} {value.ndim}" for key, value in found.items()}
+        if forms != SAVED:
+            raise TableError(f"keys, types and axes are {forms}, expected {SAVED}")
         slots, rows, weights, total = (found[key] for key in ("slots", "rows", "weights", "total"))
-        state.require(
-            slots.size == rows.shape[0] == weights.size, self.name, "slots, rows and weights differ in length"
-        )
-        state.require(bool((np.diff(slots) > 0).all()), self.name, "slots are not in ascending order")
-        state.require(slots.size == 0 or int(slots.min()) >= 0, self.name, "a slot is negative")
-        state.require(slots.size == 0 or rows.shape[1] == total.size, self.name, "rows and total differ in width")
+        if not slots.size == rows.shape[0] == weights.size:
+            raise TableError("slots, rows and weights differ in length")
+        if (np.diff(slots) <= 0).any() or (slots < 0).any():
+            raise TableError("slots are not in ascending order from 0")
+        if slots.size and rows.shape[1] != total.size:
+            raise TableError("rows and total differ in width")
         self._forget()
         if slots.size:
             self._make_room(slots, rows.shape[1])

@@ -9,18 +9,20 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Choice
 from fedcohort.core.stats import softmax
-from fedcohort.errors import BadParameter, UnknownName, check
+from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.protocols import ServerEvaluator
 from fedcohort.types import Index, Real
 
 Double = NDArray[np.float64]
-SOURCES = ("unlabelled", "noise", "none")
-MISSING = ("average", "raise")
+Source = Annotated[str, Choice("unlabelled", "noise", "none")]
+Missing = Annotated[str, Choice("average", "raise")]
 AGREED = 1e-10  # KL in nats below which two models agree up to rounding: Adam would only amplify noise
 log = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ def distil(
 ) -> Double:
     """Move parameters towards soft targets (n, classes) on a split; stops where a gradient is not finite.
 
-    `watch(params, steps)` may end it by answering True.
+    `watch(params, steps)` ends it by returning True.
     """
     params, adam = start.astype(np.float64), Adam(schedule, start.size)
     batches = Batches(len(target), schedule.batch_size, rng)
@@ -124,13 +126,11 @@ class PublicData:
     """Which split of the evaluator to distil on, and what to do without one."""
 
     def __init__(self, source: str, missing: str, name: str) -> None:
-        check(source in SOURCES, f"source = {source!r}", "no such source", f"use one of {', '.join(SOURCES)}")
-        check(missing in MISSING, f"missing = {missing!r}", "no such choice", f"use one of {', '.join(MISSING)}")
         self.source, self.missing, self.name = source, missing, name
-        self.told = False  # the log says it once, `info` every round
+        self.logged = False  # the log says it once, `info` every round
 
     def split(self, evaluator: ServerEvaluator | None) -> str | None:
-        """The split, or None: plain averaging because nothing was asked for or nothing is there."""
+        """The split, or None: plain averaging because no data were asked for or none are there."""
         if self.source == "none":
             return None
         if evaluator is not None and self._held(evaluator):
@@ -139,15 +139,15 @@ class PublicData:
             raise BadParameter(
                 f"method {self.name!r} with source {self.source!r}",
                 "the task holds no such data at the server",
-                "reserve an unlabelled split in the task, or say missing='average'",
+                "reserve an unlabelled split in the task, or use missing='average'",
             )
-        if not self.told:
+        if not self.logged:
             log.warning("%s: no %s data at the server, so there is no distillation", self.name, self.source)
-            self.told = True
+            self.logged = True
         return None
 
     def _held(self, evaluator: ServerEvaluator) -> bool:
-        """Whether the evaluator has this split; one that refuses the name has it not."""
+        """Whether the evaluator has this split; one that refuses the name does not have it."""
         try:
             return evaluator.size(self.source) > 0
         except UnknownName:

@@ -15,10 +15,10 @@ No second derivatives and no per-sample gradients are needed:
     H_k u  =~ ( grad g_k(w + e u) - grad g_k(w - e u) ) / 2e
     <grad l_j, u>  =~ ( l_j(w + e u) - l_j(w - e u) ) / 2e
 
-What it needs and where it lives. The client half evaluates losses and gradients at three points, so the traffic is two
-parameter vectors each way. The engine seam has no such call; the method asks `Aggregation.local` (a ClientEvaluator),
-which a simulation can offer. lambda is the client's own: here the method object holds it in the client's place,
-never mixes two clients' rows, and the server step (2) uses none of it.
+What it needs. The client half evaluates losses and gradients at three points, so the traffic is two parameter vectors
+each way. Engines have no such call; the method asks `Aggregation.client_evaluator`, which a simulation can offer.
+lambda belongs to the client: here the method object holds it on behalf of the client, never mixes two clients' rows,
+and the server step (2) uses none of it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import BadParameter, StateMismatch
-from fedcohort.methods.fedca import validation_evaluator
+from fedcohort.core.table import TableError
+from fedcohort.errors import BadParameter
+from fedcohort.methods._parts.server_validation import validation_evaluator
+from fedcohort.methods.base import Double
 from fedcohort.protocols import Aggregation, ClientEvaluator
 from fedcohort.types import Arrays, Index, Plan, Real
 
-Double = NDArray[np.float64]
 PROBE = 1e-2  # length of the difference e |u|
 KEYS = ("lambda", "slots", "start", "u")
 
@@ -60,13 +61,13 @@ class SampleCleaning:
         self.u = np.empty(0)
 
     def prepare(self, plan: Plan, clients: Index) -> Plan:
-        """s_j for the clients that have met (4) before; one for all others."""
+        """s_j for the clients that have been through (4) before; one for all others."""
         known = {int(c): sample_weight(self.weights[int(c)]) for c in clients if int(c) in self.weights}
         return replace(plan, sample_weight={**(plan.sample_weight or {}), **known}) if known else plan
 
     def learn(self, point: Double, clients: Index, share: Double, context: Aggregation) -> dict[str, float]:
         """Eq. 2, then eq. 4 for every client of the cohort, at the new model."""
-        local = local_bench(context.client_evaluator)
+        local = client_losses(context.client_evaluator)
         for client in clients.tolist():
             size = local.size(client, "train")
             if client not in self.weights or self.weights[client].size != size:
@@ -88,7 +89,7 @@ class SampleCleaning:
             moved += float(np.abs(step).mean()) if step.size else 0.0
         return {"fedbio_u_norm": float(np.linalg.norm(u)), "fedbio_moved": moved / clients.size}
 
-    def state_dict(self) -> Arrays:
+    def to_arrays(self) -> Arrays:
         """lambda as one ragged column, and u."""
         slots = np.array(sorted(self.weights), np.int64)
         rows = [self.weights[int(slot)] for slot in slots]
@@ -96,14 +97,10 @@ class SampleCleaning:
         flat = np.concatenate(rows) if rows else np.empty(0, np.float32)
         return {"slots": slots, "start": start, "lambda": flat.astype(np.float32), "u": self.u.copy()}
 
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
+    def load_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of :meth:`to_arrays`."""
         if tuple(sorted(arrays)) != KEYS or arrays["start"].size != arrays["slots"].size + 1:
-            raise StateMismatch(
-                f"state with keys {sorted(arrays)}",
-                f"fedbio(variant='samples') keeps {', '.join(KEYS)}",
-                "load it into the method that wrote it",
-            )
+            raise TableError(f"keys {sorted(arrays)} do not fit; variant='samples' keeps {', '.join(KEYS)}")
         parts = np.split(arrays["lambda"].astype(np.float32), arrays["start"][1:-1])
         self.weights = {int(c): part.copy() for c, part in zip(arrays["slots"], parts, strict=False)}
         self.u = arrays["u"].astype(np.float64)
@@ -165,7 +162,7 @@ def outer_gradient(point: Double, clients: Index, share: Double, context: Aggreg
         target = np.eye(evaluator.classes, dtype=np.float32)[labels]
         _, gradient = evaluator.gradient(point.astype(np.float32), "validation", np.arange(labels.size), target)
         return gradient.astype(np.float64)
-    local = local_bench(context.client_evaluator)
+    local = client_losses(context.client_evaluator)
     total, mass = np.zeros(point.size), 0.0
     for client, p in zip(clients.tolist(), share, strict=True):
         if local.size(client, "validation") > 0:
@@ -174,12 +171,12 @@ def outer_gradient(point: Double, clients: Index, share: Double, context: Aggreg
     return total / mass if mass > 0 else total
 
 
-def local_bench(local: ClientEvaluator | None) -> ClientEvaluator:
+def client_losses(local: ClientEvaluator | None) -> ClientEvaluator:
     """The clients' evaluator, or the error that says what to do without it."""
     if local is None:
         raise BadParameter(
             "fedbio without access to losses at the clients",
             "variant='samples' and clean_validation=False evaluate the clients' own samples",
-            "run it in a simulation that passes Aggregation.local, or use variant='clients' with clean_validation=True",
+            "run it in a simulation whose task has a client_evaluator, or use variant='clients', clean_validation=True",
         )
     return local

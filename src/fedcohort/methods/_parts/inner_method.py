@@ -1,36 +1,34 @@
 """A method around another one: leave some rows out, let the inner method combine the rest, then perhaps refine.
 
 The inner method never sees what was left out, so state that it keeps per client and at the server (SCAFFOLD's
-variates) moves for both or for neither. Rows reach `choose` in ascending client order and finite, as in
-:class:`~fedcohort.methods.base.Base`.
+variates) changes for both or for neither. Rows reach `choose` finite and in ascending client order, as in
+:class:`~fedcohort.methods.base.MethodBase`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import StateMismatch
-from fedcohort.methods.base import usable_rows
+from fedcohort.methods.base import StatefulMethod, usable_rows
 from fedcohort.methods.fedavg import FedAvg
-from fedcohort.protocols import Aggregated, Aggregation, Method
+from fedcohort.protocols import Aggregated, Aggregation, Exempting, Method
 from fedcohort.types import Arrays, Index, Mask, Model, Plan, Updates
 
 INNER = "inner."  # prefix of the inner method's state
 
 
-class MethodWrapper:
+class MethodWrapper(StatefulMethod):
     """Delegates to `inner` (FedAvg by default). Subclasses override `choose`, `refine`, or both."""
-
-    name: ClassVar[str] = ""
 
     def __init__(self, *, inner: Method | None = None) -> None:
         self.inner: Method = FedAvg() if inner is None else inner
-        self.exempt: Mapping[str, str] = getattr(self.inner, "exempt", {})  # what cannot hold inside cannot hold here
-        self.asynchronous: bool = getattr(self.inner, "asynchronous", True)
+        if isinstance(self.inner, Exempting):
+            self.exempt = self.inner.exempt  # what cannot hold inside cannot hold here
+        self.asynchronous = self.inner.asynchronous
 
     def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
         """The inner method's client half."""
@@ -39,8 +37,7 @@ class MethodWrapper:
     def aggregate(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
         """Guard, choose, combine, refine."""
         accepted = np.zeros(len(updates), np.bool_)
-        order = np.argsort(updates.clients, kind="stable")
-        usable = order[usable_rows(updates)[order]]
+        usable = usable_rows(updates)
         if usable.size == 0:
             return Aggregated(model, accepted)
         rows = updates.rows(usable)
@@ -56,7 +53,7 @@ class MethodWrapper:
         return Aggregated(refined, accepted, {**done.info, **info, **more})
 
     def choose(self, model: Model, updates: Updates, context: Aggregation) -> tuple[Mask, dict[str, float]]:
-        """Which rows go on, and numbers worth logging. All of them here."""
+        """Which rows the inner method gets, and numbers worth logging. All of them here."""
         del model, context
         return np.ones(len(updates), np.bool_), {}
 
@@ -73,19 +70,16 @@ class MethodWrapper:
         return after, {}
 
     def state_dict(self) -> Arrays:
-        """The inner method's state under a prefix."""
-        return {INNER + name: value for name, value in self.inner.state_dict().items()}
+        """Its own state, and the inner method's under a prefix."""
+        inside = {INNER + name: value for name, value in self.inner.state_dict().items()}
+        return {**super().state_dict(), **inside}
 
     def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        unknown = sorted(name for name in arrays if not name.startswith(INNER))
-        if unknown:
-            raise StateMismatch(
-                f"state with keys {unknown}",
-                f"{self.name} keeps no such state",
-                "load it into the method that wrote it",
-            )
-        self.inner.load_state_dict({name.removeprefix(INNER): value for name, value in arrays.items()})
+        """Inverse of :meth:`state_dict`; refuses what does not fit and then changes nothing."""
+        inside = {name.removeprefix(INNER): value for name, value in arrays.items() if name.startswith(INNER)}
+        fresh = self.loaded({name: value for name, value in arrays.items() if not name.startswith(INNER)})
+        self.inner.load_state_dict(inside)
+        self.state = fresh
 
 
 def local_params(model: Model, updates: Updates) -> NDArray[np.float32]:

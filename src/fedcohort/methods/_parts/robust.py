@@ -1,7 +1,7 @@
-"""What methods share that must survive some clients sending anything at all.
+"""What methods share that must survive clients that send anything at all.
 
-A liar may state any number of samples, so rows count alike unless a method says otherwise; and a liar sends buffers
-and counters too, so these are merged by their median instead of their mean and maximum.
+A malicious client may state any number of samples, so rows count alike unless a method says otherwise; and it sends
+buffers and counters too, so these are merged by their median instead of their mean and maximum.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import check
-from fedcohort.methods.base import Base, Double, data_weights, multiplicity, normalised
+from fedcohort.methods.base import Double, MethodBase, multiplicity
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Real, Updates
 
-WEIGHTINGS = ("uniform", "data")
 _COLUMNS = 1 << 16  # columns in double precision at a time
 
 
-class Robust(Base):
+class RobustMethod(MethodBase):
     """Base of the robust methods: buffers and counters by their median over the rows that were kept."""
 
     def merge(self, model: Model, updates: Updates) -> tuple[Real, NDArray[np.int64]]:
@@ -32,19 +30,6 @@ class Robust(Base):
         if self.buffers == "average" and updates.buffers is not None and updates.buffers.size:
             buffers = np.median(updates.buffers.astype(np.float64), axis=0).astype(np.float32)
         return buffers, counters
-
-
-def check_weighting(weighting: str) -> str:
-    """The weighting, if there is such a one."""
-    check(weighting in WEIGHTINGS, f"weighting = {weighting!r}", "there is no such weighting", "use uniform or data")
-    return weighting
-
-
-def shares(weighting: str, updates: Updates, context: Aggregation) -> Double:
-    """Weights that sum to one: how often each was drawn, times its samples if `weighting` is "data"."""
-    if weighting == "data":
-        return data_weights(updates, context)
-    return normalised(multiplicity(updates, context))
 
 
 def repeated(updates: Updates, context: Aggregation) -> Real:

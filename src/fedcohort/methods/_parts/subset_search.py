@@ -34,7 +34,7 @@ SCORES = ("accuracy", "log_likelihood")
 TABLE_MODELS = 6  # models whose subsets are tabulated: 64 rows
 CHUNK = 256  # samples at a time, so that a block stays in the cache
 SAFE_EXPONENT = 80.0  # exp(80) is finite in float32, also ten thousand times
-SHORTLIST = 64  # of those that float32 cannot tell apart: this many of the largest and of the best go on
+SHORTLIST = 64  # of those that float32 cannot tell apart: this many of the largest and of the best are kept
 NOISE = 2e-6  # relative error that a float32 log-likelihood may have
 BLOCK = 200_000  # doubles per block of the exact evaluation, for the cache
 

@@ -1,0 +1,27 @@
+"""The labelled validation data that a server may hold, and how well models do on them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedcohort.errors import BadParameter
+from fedcohort.methods.base import Double
+from fedcohort.protocols import ServerEvaluator
+from fedcohort.types import Index, Real
+
+
+def validation_evaluator(evaluator: ServerEvaluator | None, name: str) -> ServerEvaluator:
+    """The evaluator, if it has labelled validation data; otherwise the error that says what to do."""
+    if evaluator is None or evaluator.size("validation") == 0:
+        raise BadParameter(
+            f"method {name!r} on a task without a server validation split",
+            "it compares models on labelled data held at the server (never the test set)",
+            "hold out a validation split in the task, or choose a method that needs none such as fedavg",
+        )
+    return evaluator
+
+
+def accuracy(logits: Real, labels: Index) -> Double:
+    """Share of right answers of each model: logits (k, n, classes)."""
+    right: Double = (logits.argmax(axis=2) == labels).mean(axis=1, dtype=np.float64)
+    return right
