@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 GAP = r"(?:[\s\"'#*]|f(?=[\"']))+"  # white space, also where a sentence is wrapped or a string is continued
 
 PHRASES = {  # what must not be written -> what to write instead
-    r"\bluck\b": "random draws",
+    r"(?<!-)\bluck\b": "random draws",
     r"\bby lot\b": "uniformly at random",
     r"\bseats?\b": "places in the cohort",
     r"\bnobody is waited for\b": "later replies are ignored",
@@ -47,6 +47,7 @@ REFERENCES = {  # documents that are not in this repository
     r"\bDESIGN\b": "the reason itself",
     r"\bspec [A-Z]\d": "the reason itself",
     r"\bissue \d": "the reason itself",
+    r"\[(?:MEM|DER|REC)\]": "say in words where it is from",
 }
 
 

@@ -1,4 +1,4 @@
-"""Losses and gradients by logits, against finite differences and closed forms (spec A11, D6)."""
+"""Losses and gradients by logits, against finite differences and closed forms."""
 
 import math
 

@@ -121,7 +121,7 @@ def test_k_equal_to_the_explored_and_equal_rewards(utility):
 
 
 def test_few_clients_do_not_break_the_odds():
-    """Oort issue 1: probabilities that do not sum to one with few clients."""
+    """A bug reported for the original code: probabilities that do not sum to one with few clients."""
     oort = Oort()
     for index in range(10):
         cohort = oort.select(ask(1, 2, index=index), np.random.default_rng(index))

@@ -1,4 +1,4 @@
-"""The quadratic task against closed forms (spec D2): fixed points, minimisers, momentum, prox, corrections."""
+"""The quadratic task against closed forms: fixed points, minimisers, momentum, prox, corrections."""
 
 from dataclasses import replace
 
@@ -55,7 +55,7 @@ def test_local_training_is_the_closed_form(task):
 
 
 def test_fedavg_fixed_point(task):
-    """FedAvg rests at the optima weighted by p (1 - (1 - eta a)^tau), not by p a (spec D2)."""
+    """FedAvg rests at the optima weighted by p (1 - (1 - eta a)^tau), not by p a."""
     tau, eta, p = np.array([2, 5, 9]), 0.1, N / N.sum()
     pull = p[:, None] * (1 - (1 - eta * A) ** tau[:, None])
     rest = (pull * C).sum(axis=0) / pull.sum(axis=0)
@@ -65,7 +65,7 @@ def test_fedavg_fixed_point(task):
 
 
 def test_prox_fixed_point(task):
-    """With prox the pull of a client is p a / (a + mu) (1 - (1 - eta (a + mu))^tau) (spec D2)."""
+    """With prox the pull of a client is p a / (a + mu) (1 - (1 - eta (a + mu))^tau)."""
     tau, eta, mu, p = np.array([2, 5, 9]), 0.1, 0.7, N / N.sum()
     pull = p[:, None] * A / (A + mu) * (1 - (1 - eta * (A + mu)) ** tau[:, None])
     rest = (pull * C).sum(axis=0) / pull.sum(axis=0)

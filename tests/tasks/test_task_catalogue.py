@@ -9,7 +9,7 @@ from fedcohort.errors import BadParameter, ConfigError, UnknownName
 from fedcohort.registry.lookup import make_task_spec
 from fedcohort.tasks import catalogue
 
-DESIGN = (
+PROMISED = (
     "digits-mlp digits-cnn mnist-cnn cifar10-cnn cifar10-vgg11 cifar10-resnet18 "
     "femnist-cnn har-gru mobifall-gru quadratic"
 )
@@ -27,7 +27,7 @@ WRONG_KIND = ({"lr": "fast"}, {"epochs": 1.5}, {"hidden": "wide"}, {"batch_size"
 
 
 def test_every_name_of_the_design_and_a_line_on_each():
-    assert set(DESIGN.split()) <= set(catalogue.names())
+    assert set(PROMISED.split()) <= set(catalogue.names())
     for name in catalogue.names():
         assert len(catalogue.about(name)) > 20
         assert catalogue.get(name).name == name

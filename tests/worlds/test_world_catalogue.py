@@ -18,7 +18,7 @@ from fedcohort.worlds.built_world import build_world
 from fedcohort.worlds.label_noise import BetaNoise, GivenNoise, NoNoise
 from fedcohort.worlds.world_spec import WorldSpec
 
-DESIGN = [
+PROMISED = [
     "iid-v1",
     "dirichlet-0.1-v1",
     "fedacs-uniform-v1",
@@ -85,7 +85,7 @@ def build(name, seed=1, **overrides):
 
 
 def test_every_world_of_the_design_is_there():
-    assert set(DESIGN) <= set(catalogue.names()) == set(names("world"))
+    assert set(PROMISED) <= set(catalogue.names()) == set(names("world"))
 
 
 @pytest.mark.parametrize("name", catalogue.names())
