@@ -229,3 +229,22 @@ def test_fields_of_a_dataclass():
     for bad in ({"share": 2}, {"limit": 0}, {"mode": "z"}, {"mode": None}):
         with pytest.raises(BadParameter, match=next(iter(bad))):
             Settings(**bad)
+
+
+@checked
+def listed(*, shares: tuple[Share, ...] = (1.0,), scale: tuple[Finite, Positive] = (0.0, 1.0)) -> None:
+    """Tuples of declared entries."""
+
+
+def test_entries_of_tuples_are_checked_one_by_one():
+    listed(shares=(), scale=[-3, 2])
+    listed(shares=(0, 0.5, 1))
+    with pytest.raises(
+        BadParameter, match=r"shares = \(0.5, 2\): every entry must be between 0 and 1; use e.g. \(1.0,\)"
+    ):
+        listed(shares=(0.5, 2))
+    for scale in ((1.0, 0.0), (1.0,), (1.0, 1.0, 1.0), 1.0, (math.inf, 1.0)):
+        with pytest.raises(BadParameter, match=r"it must have 2 entries: entry 1 must be .*, entry 2 must be positive"):
+            listed(scale=scale)
+    with pytest.raises(BadParameter, match="every entry must be"):
+        listed(shares="half")

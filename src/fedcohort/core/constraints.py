@@ -5,7 +5,8 @@
     @checked                                                      # fedcohort.errors.checked
     def __init__(self, *, share: Share = 0.1, rounds: Count = 5, mode: Annotated[str, Choice("a", "b")] = "a")
 
-A plain `int`, `float`, `bool` or `str` is checked for its kind; `X | None` accepts None; anything else is let through.
+A plain `int`, `float`, `bool` or `str` is checked for its kind; `X | None` accepts None; the entries of `tuple[X, ...]`
+and `tuple[X, Y]` are checked one by one; anything else is let through.
 The answer to a bad value has three parts: the value, the rule, the remedy.
 """
 
@@ -108,7 +109,30 @@ class Either:
         return f"{self.interval.rule()}, or {words}"
 
 
-Constraint = Interval | Choice | Either
+class Entries:
+    """A tuple or list: of any length, all alike, for `tuple[X, ...]`; otherwise one entry per part."""
+
+    __slots__ = ("any_length", "example", "parts")
+
+    def __init__(self, parts: tuple[Declared, ...], any_length: bool) -> None:
+        self.parts, self.any_length, self.example = parts, any_length, None
+
+    def holds(self, value: Any) -> bool:
+        """Whether every entry is accepted."""
+        if not isinstance(value, (tuple, list)) or not (self.any_length or len(value) == len(self.parts)):
+            return False
+        parts = self.parts * len(value) if self.any_length else self.parts
+        return all(part.problem("", entry) is None for part, entry in zip(parts, value, strict=True))
+
+    def rule(self) -> str:
+        """The rule as part of a sentence."""
+        if self.any_length:
+            return self.parts[0].rule().replace("it must", "every entry must", 1)
+        each = [part.rule().replace("it must", f"entry {k + 1} must", 1) for k, part in enumerate(self.parts)]
+        return f"it must have {len(each)} entries: {', '.join(each)}"
+
+
+Constraint = Interval | Choice | Either | Entries
 Finite = Annotated[float, Interval(ends="()")]
 Share = Annotated[float, Interval(0, 1)]
 Factor = Annotated[float, Interval(0, 1, ends="(]")]  # a share or a decay of which 0 makes no sense
@@ -140,6 +164,12 @@ class Declared:
         if self.constraint is not None and not self.constraint.holds(value):
             return shown, self.constraint.rule(), self.remedy()
         return None
+
+    def rule(self) -> str:
+        """The rule as part of a sentence."""
+        if self.constraint is not None:
+            return self.constraint.rule()
+        return "it may be anything" if self.kind is None else f"it must be {KINDS[self.kind][1]}"
 
     def remedy(self) -> str:
         """Something that would be accepted."""
@@ -182,9 +212,13 @@ def _declared(hint: Any, default: Any) -> Declared:
         none = len(parts) < len(typing.get_args(hint))
     if len(parts) == 1 and typing.get_origin(parts[0]) is Annotated:
         base, *extras = typing.get_args(parts[0])
-        constraint = next((e for e in extras if isinstance(e, Interval | Choice | Either)), None)
+        constraint = next((e for e in extras if isinstance(e, Constraint)), None)
         inner = _declared(base, default)
         return Declared(inner.kind, none or inner.none, constraint, default)
+    if len(parts) == 1 and typing.get_origin(parts[0]) is tuple:
+        entries = [part for part in typing.get_args(parts[0]) if part is not ...]
+        each = tuple(_declared(part, Parameter.empty) for part in entries)
+        return Declared(None, none, Entries(each, len(entries) < len(typing.get_args(parts[0]))), default)
     kind = parts[0] if len(parts) == 1 and isinstance(parts[0], type) and parts[0] in KINDS else None
     return Declared(kind, none, constraint, default)
 
