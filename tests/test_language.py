@@ -16,7 +16,7 @@ PHRASES = {  # what must not be written -> what to write instead
     r"\bby lot\b": "uniformly at random",
     r"\bseats?\b": "places in the cohort",
     r"\bnobody is waited for\b": "later replies are ignored",
-    r"(?<!there\W)\bis no (?!longer\b|more\b|less\b|such\b|worse\b|better\b|later\b)": "is not a valid ...",
+    r"(?<!there\W)\bis no (?!(?:longer|more|less|such|worse|better|later|reason)\b)": "is not a valid ...",
     r"\bin the place of\b": "instead of",
     r"\b(?:go|goes|going|went|gone) on with\b": "continue, resume",
     r"\bat home\b": "on the client",
@@ -25,8 +25,8 @@ PHRASES = {  # what must not be written -> what to write instead
     r"\bcheck its rights\b": "check its permissions",
     r"\bmend(?:s|ed|ing)?\b": "fix",
     r"\bnothing lists them\b": "omit to list all",
-    r"\b(?:\d|it) is asked\b(?! (?:for|to|whether|who|what))": "the goal is ...",
-    r"\bnever reached\b": "not reached",
+    r"\b\d is asked\b": "the goal is ...",
+    r"(?-i:\bNever reached\b)": "not reached",
 }
 NAMES = {  # names that were replaced, where they are unmistakable -> what they are called now
     r"\b(?:Server|Local)Bench\b": "ServerEvaluator, ClientEvaluator",
