@@ -11,10 +11,10 @@ import pytest
 from tests.dashboard.runs import POPULATION, Served, begin, one_round, write
 
 from fedcohort.dashboard.board import Board
-from fedcohort.dashboard.tail import Tail, glance
 from fedcohort.dashboard.track import Track
 from fedcohort.errors import JournalDamaged, StoreError
 from fedcohort.storage.journal import Journal
+from fedcohort.storage.journal_reader import JournalReader
 
 
 def looked(board):
@@ -220,30 +220,15 @@ def test_folded_journals_read_the_same(tmp_path):
     folder = write(tmp_path / "run", rounds=9)
     plain, growing = Track(folder / "journal.db"), Track(folder / "journal.db")
     plain.advance()
-    before = plain.client(3), plain.cells(0).tolist(), glance(folder / "journal.db").header
+    reader = JournalReader(folder / "journal.db")
+    before = plain.client(3), plain.cells(0).tolist(), reader.header
     journal = Journal.open(folder / "journal.db")
     journal.compact(keep=2)
     journal.close()
     growing.advance()
-    assert (growing.client(3), growing.cells(0).tolist(), glance(folder / "journal.db").header) == before
+    assert (growing.client(3), growing.cells(0).tolist(), reader.header) == before
     plain.advance()  # read before the folding, goes on after it
     assert plain.rounds == 9
-
-
-def test_the_tail_is_the_journal(tmp_path):
-    """Record by record what `Journal` reads, whenever it is asked, while the owner writes."""
-    journal, tail = begin(tmp_path / "run"), Tail(tmp_path / "run" / "journal.db")
-    seen = []
-    for index in range(12):
-        one_round(journal, index)
-        if index % 3 == 0:
-            seen += tail.read()
-        if index == 7:
-            journal.compact(keep=1)
-    seen += tail.read()
-    assert tail.read() == []
-    assert seen == list(journal.records())
-    journal.close()
 
 
 def test_looking_leaves_nothing_behind(tmp_path):

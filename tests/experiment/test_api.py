@@ -90,7 +90,7 @@ def test_task_from_checks_what_it_is_given():
     ):
         with pytest.raises(ConfigError, match=words):
             fc.task_from(blobs(), **wrong)
-    with pytest.raises(BadParameter, match="no Dataset"):
+    with pytest.raises(BadParameter, match="not a Dataset"):
         fc.task_from(np.zeros((3, 2)))
     x, y = np.zeros((4, 2), np.float32), np.arange(4) % 2
     for wrong, words in (({"classes": "a"}, "classes"), ({"classes": 2.5}, "classes"), ({"scale": "a"}, "scale")):

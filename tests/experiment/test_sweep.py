@@ -65,7 +65,7 @@ def test_the_grid_and_its_ids():
         ({"selektors": ["oort"]}, "selectors"),
         ({"selectors": ["ort"]}, "oort"),
         ({"selectors": []}, "list"),
-        ({"selectors": [3]}, "no selector"),
+        ({"selectors": [3]}, "not a selector"),
         ({"selectors": ["oort"], "selector": "oort"}, "say the same"),
         ({"seeds": [-1]}, "seeds"),
         ({"seeds": True}, "seeds"),
@@ -166,7 +166,8 @@ def test_ctrl_c_and_the_same_command_again(tmp_path):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job may have it ignored
     )
     owner = ""
-    while child.poll() is None and not (owner and list(tmp_path.glob("runs/*/snapshots/*"))):
+    snapshots = "runs/*/snapshots/*.snapshot"  # one is written before its round is in the journal: wait for the second
+    while child.poll() is None and not (owner and len(list(tmp_path.glob(snapshots))) > 1):
         owner = "".join(p.read_text().strip() for p in tmp_path.glob("runs/*/lock"))
         time.sleep(0.005)
     child.send_signal(signal.SIGINT)

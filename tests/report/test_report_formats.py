@@ -155,4 +155,4 @@ def test_a_deployment_has_no_configuration_of_a_run(tmp_path):
 
     (tmp_path / "state").mkdir()
     Journal.create(tmp_path / "state" / "journal.db", {"selector": "oort", "seed": 1, "version": __version__}).close()
-    assert "it is a deployment's" in fedcohort("report", tmp_path / "state", code=2)
+    assert "it belongs to a deployment" in fedcohort("report", tmp_path / "state", code=2)

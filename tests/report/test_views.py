@@ -50,7 +50,7 @@ def test_summary_reads_the_ends_of_the_journal_only(made):
     with sqlite3.connect(folder / "journal.db") as db:
         db.execute("UPDATE record SET body = x'00' WHERE kind = 'tell' AND round = 1")
     assert views.summary(folder)["accuracy"] == 0.4
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StoreError, match="does not check out"):
         views.curves(folder)
 
 
@@ -59,7 +59,7 @@ def test_damage_is_told_in_a_list_and_a_missing_folder_is_refused(made, tmp_path
     (folder / "journal.db").write_bytes(b"rubbish" * 100)
     found = views.summary(folder)
     assert found["state"] == "damaged"
-    assert "cannot be read" in found["error"]
+    assert "does not check out" in found["error"]
     with pytest.raises(StoreError, match="no such folder"):
         views.summary(tmp_path / "nowhere")
 

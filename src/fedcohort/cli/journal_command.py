@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedcohort.errors import BadParameter
-from fedcohort.experiment.run import journal_of
 from fedcohort.experiment.verify import verify
-from fedcohort.storage.journal import Journal, Record
+from fedcohort.storage.journal import Journal
+from fedcohort.storage.journal_reader import Record
+from fedcohort.storage.run_folder import RunFolder
 from fedcohort.types import Outcome
 
 app = typer.Typer(no_args_is_help=True, help="The journal of a run.")
@@ -43,11 +44,7 @@ def show(
     last: Annotated[int, typer.Option(min=1, help="How many of the newest records.")] = 40,
 ) -> None:
     """Print the records of a journal; also while the run goes on."""
-    journal = Journal.read(journal_of(folder))
-    try:
-        records = [r for r in journal.records() if round_ is None or r.round == round_]
-    finally:
-        journal.close()
+    records = [r for r in RunFolder(folder).reader().records() if round_ is None or r.round == round_]
     if not records:
         raise BadParameter(
             f"--round {round_}", "there is no such round in this journal", "leave --round away to see all"
@@ -67,7 +64,7 @@ def compact(
     keep: Annotated[int, typer.Option(min=0, help="Leave this many of the newest finished rounds as they are.")] = 10,
 ) -> None:
     """Fold old records into compressed segments. Nothing is lost: `verify` replays them as before."""
-    journal = Journal.open(journal_of(folder))
+    journal = Journal.open(RunFolder(folder).existing_journal())
     try:
         before, after = journal.compact(keep)
     finally:

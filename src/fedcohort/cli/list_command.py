@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedcohort.cli.progress import plain
 from fedcohort.errors import FedcohortError, UnknownName
 from fedcohort.registry import lookup as registry
 from fedcohort.signals import SIGNALS, privacy
@@ -117,18 +117,20 @@ def _signals() -> Table:
 
 def _runs() -> Table:
     from fedcohort.experiment.run import read
+    from fedcohort.experiment.store import ROOT
+    from fedcohort.storage.run_folder import runs_in
 
     table = _table("folder", "selector", "method", "world", "task", "seed", "rounds", "accuracy")
-    for journal in sorted(Path("runs").glob("*/journal.db")):
+    for folder in runs_in(ROOT):
         try:
-            found = read(journal.parent)
+            found = read(folder)
         except FedcohortError as error:
-            table.add_row(str(journal.parent), f"[red]{error.rule}[/]")
+            table.add_row(str(folder), f"[red]{plain(error.rule)}[/]")
             continue
         c, rows = found.config, found.history.rows
         last = f"{rows[-1].get('accuracy', float('nan')):.4f}" if rows else "-"
         done = f"{len(rows)}/{c.rounds}"
-        table.add_row(str(journal.parent), c.selector, c.method, c.world, c.task, str(c.seed), done, last)
+        table.add_row(str(folder), c.selector, c.method, c.world, c.task, str(c.seed), done, last)
     return table
 
 

@@ -1,4 +1,4 @@
-"""What is answered: the page, its files, and runs as JSON. Addresses are looked up, never put together into paths."""
+"""What the server answers: the page, its files, and runs as JSON. No part of an address ever becomes part of a path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.routing import Route
 from fedcohort.dashboard.board import Board
 from fedcohort.dashboard.guard import Guard
 from fedcohort.dashboard.live import Live
-from fedcohort.dashboard.track import Plain, Track, as_json, real, text
+from fedcohort.dashboard.track import Plain, Track, as_json, real, said, text
 from fedcohort.errors import FedcohortError
 from fedcohort.registry.lookup import names, parse
 from fedcohort.report import views
@@ -118,7 +118,7 @@ def _looked(run: str, born: int, track: Track, look: Callable[[Track], Plain]) -
         rounds = track.advance()
         return {"id": run, "born": born, "next": rounds, **look(track)}
     except (FedcohortError, OSError) as error:
-        return {"id": run, "born": born, "error": text(str(error))}
+        return {"id": run, "born": born, "error": said(error)}
 
 
 def _curve(track: Track, name: str, most: int) -> Plain:

@@ -1,7 +1,7 @@
-"""Which runs there are: folders looked through again and again, never a path that a request names.
+"""Which runs there are: folders that are scanned again and again, never a path that a request names.
 
-A run is known by a digest of where it lies, so that an address holds sixteen hexadecimal digits and no name. Links are
-not followed. A folder that cannot be read is listed with the reason, and the rest goes on.
+A run is known by a digest of its path, so that an address holds sixteen hexadecimal digits and no name. Links are not
+followed. A folder that cannot be read is listed with the reason, and the others are not affected.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fedcohort.dashboard.tail import glance, plain_file
-from fedcohort.dashboard.track import Plain, Track, real, text
+from fedcohort.dashboard.track import Plain, Track, real, said, text
+from fedcohort.dashboard.untrusted_journal import UntrustedJournal, plain_file
 from fedcohort.errors import StoreError, VersionMismatch
-from fedcohort.experiment.run import METRICS
+from fedcohort.experiment.store import Store, is_aside
+from fedcohort.storage.disk import wal_of
+from fedcohort.storage.run_folder import SNAPSHOTS, RunFolder
 
 MOST_FOLDERS = 20_000
 TRACKS = 48  # runs whose rounds are kept in memory
 AGAIN = 0.5  # seconds between two looks
-FRESH = 10.0  # a journal written to so recently belongs to a run that goes on
+FRESH = 10.0  # seconds: a journal written to so recently belongs to a run that is going
+LAST = 8  # records of a journal that the list reads
 TEXTS = ("selector", "method", "world", "task")
-_PASSED_OVER = ("sweeps", "snapshots")
+_NOT_RUNS = (Store().sweeps.name, SNAPSHOTS)
 
 
 @dataclass
@@ -78,7 +82,7 @@ class Board:
                 return None
             held = self._tracks.get(run)
             if held is None or held[0] != entry.born:
-                held = (entry.born, Track(entry.folder / "journal.db"))
+                held = (entry.born, Track(RunFolder(entry.folder).journal))
             self._tracks[run] = held
             self._tracks.move_to_end(run)
             while len(self._tracks) > TRACKS:
@@ -116,7 +120,7 @@ def _id(folder: Path) -> str:
 
 def _folders(root: Path) -> Iterator[tuple[str, Path, bool]]:
     """(name, folder, whether it is a link) of what may be a run: the root, what is in it, and one level below."""
-    if os.path.lexists(root / "journal.db"):
+    if _has_journal(root):
         yield root.name, root, False
         return
     for child in _children(root):
@@ -124,16 +128,21 @@ def _folders(root: Path) -> Iterator[tuple[str, Path, bool]]:
             yield child.name, Path(child.path), True
             continue
         folder, inner = Path(child.path), []
-        if not os.path.lexists(folder / "journal.db"):
-            inner = [c for c in _children(folder) if os.path.lexists(Path(c.path) / "journal.db")]
+        if not _has_journal(folder):
+            inner = [c for c in _children(folder) if _has_journal(Path(c.path))]
         for sub in inner:
             yield f"{child.name}/{sub.name}", Path(sub.path), sub.is_symlink()
         if not inner:
             yield child.name, folder, False
 
 
+def _has_journal(folder: Path) -> bool:
+    """Whether something is there under the journal's name, be it a broken link."""
+    return os.path.lexists(RunFolder(folder).journal)
+
+
 def _children(folder: Path) -> list[os.DirEntry[str]]:
-    """Folders (and links) in a folder; what the store put aside and what is no run by its name is passed over."""
+    """Folders (and links) in a folder, except those that the store put aside or that have another purpose."""
     try:
         with os.scandir(folder) as found:
             return sorted(
@@ -145,7 +154,7 @@ def _children(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _may_be(name: str) -> bool:
-    return not name.startswith(".") and ".old" not in name and name not in _PASSED_OVER
+    return not name.startswith(".") and not is_aside(name) and name not in _NOT_RUNS
 
 
 def _look_of(path: Path) -> tuple[int, int, int]:
@@ -158,10 +167,10 @@ def _look_of(path: Path) -> tuple[int, int, int]:
 
 def _update(entry: BoardEntry, link: bool) -> bool:
     """Read the entry anew if its files look different; whether it changed."""
-    journal = entry.folder / "journal.db"
-    files = (_look_of(journal), _look_of(journal.with_name("journal.db-wal")))
-    finished = plain_file(entry.folder / METRICS)
-    seen = (*files, finished, link, not finished and _held(entry.folder, files))
+    folder = RunFolder(entry.folder)
+    files = (_look_of(folder.journal), _look_of(wal_of(folder.journal)))
+    finished = plain_file(folder.metrics)
+    seen = (*files, finished, link, not finished and _held(folder, files))
     if seen == entry.seen:
         return False
     if entry.seen and entry.seen[0][0] != files[0][0]:
@@ -171,20 +180,10 @@ def _update(entry: BoardEntry, link: bool) -> bool:
     return entry.brief != before
 
 
-def _held(folder: Path, files: tuple[tuple[int, int, int], ...]) -> bool:
+def _held(folder: RunFolder, files: tuple[tuple[int, int, int], ...]) -> bool:
     """Whether a process is at work: the one named in the lock lives, or the journal was written a moment ago."""
-    if time.time() - max(f[2] for f in files) / 1e9 < FRESH:
-        return True
-    lock = folder / "lock"
-    try:
-        owner = int(lock.read_text()[:12]) if plain_file(lock) else 0
-        if owner > 0:
-            os.kill(owner, 0)
-        return owner > 0
-    except PermissionError:
-        return True
-    except (OSError, ValueError, OverflowError):
-        return False
+    recent = time.time() - max(f[2] for f in files) / 1e9 < FRESH
+    return recent or (plain_file(folder.lock) and folder.running)
 
 
 def _brief(entry: BoardEntry, link: bool, finished: bool) -> Plain:
@@ -192,26 +191,25 @@ def _brief(entry: BoardEntry, link: bool, finished: bool) -> Plain:
     shown: Plain = {"id": entry.id, "name": text(entry.name), "born": entry.born, "readable": False, "note": ""}
     if link:
         return shown | {"state": "foreign", "note": "a link; links are not followed"}
-    if not os.path.lexists(entry.folder / "journal.db"):
+    if not _has_journal(entry.folder):
         return shown | {"state": "foreign", "note": "holds no run"}
     try:
         return shown | _read(entry, finished)
     except VersionMismatch as error:
-        return shown | {"state": "foreign", "note": text(str(error))}
+        return shown | {"state": "foreign", "note": said(error)}
     except Exception as error:  # whatever one folder holds, the others are listed
-        return shown | {"state": "damaged", "note": text(str(error))}
+        return shown | {"state": "damaged", "note": said(error)}
 
 
 def _read(entry: BoardEntry, finished: bool) -> Plain:
-    looked = glance(entry.folder / "journal.db")
-    header = looked.header
+    journal = UntrustedJournal(RunFolder(entry.folder).journal)
+    header = journal.header
     config = header["config"] if isinstance(header.get("config"), dict) else header
     every = real(config.get("evaluate_every")) or 1
-    if every > 2:  # the newest accuracy may lie further back
-        looked = glance(entry.folder / "journal.db", int(min(2 * every + 4, 400)))
-    tells = [r for r in looked.last if r.kind == "tell"]
+    last = list(islice(journal.newest(), int(min(max(2 * every + 4, LAST), 400))))  # one of them has an accuracy
+    tells = [r for r in last if r.kind == "tell"]
     rows = [m if isinstance(m := r.unpack()[1].get("metrics"), dict) else {} for r in tells]
-    closed = bool(looked.last) and looked.last[0].kind == "close"
+    closed = bool(last) and last[0].kind == "close"
     state = "finished" if finished or closed else "running" if entry.seen[-1] else "unfinished"
     return {
         "readable": True,

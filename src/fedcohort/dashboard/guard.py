@@ -49,7 +49,7 @@ def loopback(host: str) -> str:
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        raise BadParameter(f"host {host!r}", "this is no loopback address", "use 127.0.0.1 or ::1") from None
+        raise BadParameter(f"host {host!r}", "this is not a loopback address", "use 127.0.0.1 or ::1") from None
     check(
         address.is_loopback,
         f"host {host!r}",

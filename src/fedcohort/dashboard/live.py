@@ -1,7 +1,7 @@
 """Server-sent events: what changed in the list of runs, and the new rounds of the runs that a page shows.
 
 A page names the runs it shows and how many rounds of each it has; it is sent the rounds after those, and nothing twice.
-Each event carries these positions as its id, so that a browser that lost the connection goes on where it was.
+Each event carries these positions as its id, so that a browser that lost the connection continues where it was.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from fedcohort.dashboard.board import Board
-from fedcohort.dashboard.track import Plain, as_json, text
+from fedcohort.dashboard.track import Plain, as_json, said
 from fedcohort.errors import FedcohortError
 
 EVERY = 1.0  # seconds between two looks
@@ -108,7 +108,7 @@ class Live:
         try:
             rounds = track.advance()
         except (FedcohortError, OSError) as error:
-            return "trouble", {"id": run, "error": text(str(error))}
+            return "trouble", {"id": run, "error": said(error)}
         if born != known or at > rounds:
             watch.places[run] = (born, 0)
             return "anew", {"id": run, "born": born}

@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Ctrl-C once is enough; nothing can be lost, so it is no error either."""
+        """Ctrl-C once is enough; nothing can be lost, so it does not count as an error."""
         self.should_exit = True
 
 

@@ -1,7 +1,7 @@
 """The rounds of one run in memory, as columns: what curves, map and clients are drawn from.
 
 A track grows with its journal. Numbers are kept as doubles (NaN where nothing was measured) and cohorts as one flat
-list, about 250 bytes a round; score parts are looked up in the journal when somebody asks for them.
+list, about 250 bytes a round; score parts are read from the journal when somebody asks for them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.pack import PackError
-from fedcohort.dashboard.tail import Tail, damaged, pick
-from fedcohort.errors import JournalDamaged
+from fedcohort.dashboard.untrusted_journal import UntrustedJournal
+from fedcohort.errors import FedcohortError, JournalDamaged
 from fedcohort.experiment.metrics import run_metrics as metrics
 from fedcohort.report import views
-from fedcohort.report.glance import Seen
-from fedcohort.storage.journal import Record
+from fedcohort.storage.journal_reader import JournalTail, Record, damaged
 from fedcohort.types import Arrays, Outcome
 
 MOST_COLUMNS = 80  # numbers per round that are kept
@@ -32,11 +31,16 @@ Plain = dict[str, Any]
 
 
 def text(value: Any, most: int = MOST_TEXT) -> str:
-    """Something as a short text; what is no text or number is left empty."""
+    """Something as a short text; empty where it is neither a text nor a number."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return ""
     found = str(value).encode("utf-8", "replace").decode()
     return found if len(found) <= most else found[: most - 1] + "…"
+
+
+def said(error: Exception) -> str:
+    """An error as a short text; the page names the run itself, so its path is left out."""
+    return text(f"{error.rule}; {error.remedy}" if isinstance(error, FedcohortError) else str(error))
 
 
 def real(value: Any) -> float | None:
@@ -59,8 +63,8 @@ class Track:
     """The rounds of a run that were read so far."""
 
     def __init__(self, journal: Path) -> None:
-        self.journal, self.lock = journal, threading.Lock()
-        self.tail = Tail(journal)
+        self.journal, self.lock = UntrustedJournal(journal), threading.Lock()
+        self.tail = JournalTail(self.journal)
         self.broken: JournalDamaged | None = None
         self.config: Plain = {}
         self.population = 0
@@ -71,7 +75,7 @@ class Track:
 
     @property
     def rounds(self) -> int:
-        """Rounds that came to their end."""
+        """How many rounds have ended."""
         return len(self.ends)
 
     def advance(self) -> int:
@@ -82,7 +86,7 @@ class Track:
                     for record in new:
                         self._take(record)
             except (PackError, ValueError, TypeError, OverflowError) as error:
-                self.broken = damaged(self.journal, str(error))
+                self.broken = damaged(self.journal.path, str(error))
             if self.broken is not None:
                 raise self.broken
             return self.rounds
@@ -182,7 +186,7 @@ class Track:
             rounds = np.searchsorted(np.array(self.ends, np.int64), at, side="right")
             index = np.array(self.index, np.int64)
             seqs = {int(index[r]): (self.asks[r], self.tells[r]) for r in rounds[-most:].tolist()}
-        found = pick(self.journal, {seq for pair in seqs.values() for seq in pair if seq >= 0})
+        found = self.journal.at(seq for pair in seqs.values() for seq in pair if seq >= 0)
         visits = []
         for t, pair in seqs.items():
             told: Plain = {"round": t, "why": {}}
@@ -205,7 +209,7 @@ def _visit(record: Record, slot: int) -> Plain:
     arrays, meta = record.unpack()
     row = np.flatnonzero(_column(arrays, "clients") == slot)
     try:
-        found = views.visit(Seen(record.kind, record.round, arrays, meta), int(row[0]))
+        found = views.visit(record.kind, arrays, meta, int(row[0]))
         if record.kind == "tell":
             return found | {"reason": text(found["reason"])}
         return found | {"why": {text(name): part for name, part in found["why"].items()}, "clock": real(found["clock"])}

@@ -1,4 +1,4 @@
-"""The one-line way in: names or objects, mixed as you like."""
+"""Run a simulation in one line: names or objects of your own, in any combination."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedcohort.worlds.world_spec import WorldSpec
 
 FROM_ARRAYS = "make one with Dataset.from_arrays(x, y)"
-_PARTS = {  # what an object in the place of a name must have at least
+_PARTS = {  # what an object that is given instead of a name must have at least
     "selector": ("needs", "select", "observe"),
     "method": ("prepare", "aggregate"),
     "world": ("clients", "partition"),
@@ -44,8 +44,12 @@ def simulate(
     """Run a selector and a method on a task in a world, and return what happened.
 
     Each of the four may be a name ("oort(explore=0.8)") or an object of your own (see `task_from` for your own arrays).
-    `more` takes every other key of a run's configuration, e.g. deadline=300. With `out`, the run is kept in that folder
-    and can be resumed; that needs names.
+    `rounds`, `cohort_size` and `seed` say how long, how many clients a round and which random draws; `more` takes every
+    other key of a run's configuration, e.g. deadline=300. With `out`, the run is kept in that folder and can be
+    resumed, which needs names. `on_round` is called with the numbers of each round.
+
+    >>> simulate("oort", task="quadratic", rounds=3, cohort_size=2).column("asked").tolist()
+    [2.0, 2.0, 2.0]
     """
     given: dict[str, Any] = {"selector": selector, "method": method, "world": world, "task": task}
     own = {k: v for k, v in given.items() if not isinstance(v, str)}
@@ -64,7 +68,7 @@ def simulate(
         raise BadParameter(
             f"out with an object as {' and '.join(own)}",
             "a run that can be resumed is made from names",
-            "leave out= away",
+            "leave out= out, or give names",
         )
     return build(config, Objects(**own)).run(on_round)
 
@@ -82,7 +86,7 @@ def task_from(
     from fedcohort.tasks.catalogue import plan_with
     from fedcohort.tasks.classification import ClassificationSpec
 
-    check(isinstance(data, Dataset), f"data of type {type(data).__name__}", "this is no Dataset", FROM_ARRAYS)
+    check(isinstance(data, Dataset), f"data of type {type(data).__name__}", "this is not a Dataset", FROM_ARRAYS)
     hidden = (hidden,) if isinstance(hidden, int) else tuple(hidden)
     for width in hidden:
         whole = isinstance(width, int) and width >= 1

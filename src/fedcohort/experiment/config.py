@@ -34,6 +34,8 @@ Engine = Annotated[str, Choice("auto", *ENGINES)]
 class RunConfig(RunSettings):
     """One run. Selector, method, world and task are texts such as "oort(explore=0.8)".
 
+    Every key has a default; `fedcohort show config` lists them with their meaning.
+
     >>> RunConfig(selector="oort", cohort_size=5).cohort_size
     5
     """
@@ -158,4 +160,4 @@ def from_toml(path: Path) -> dict[str, Any]:
     except IsADirectoryError:
         raise ConfigError(f"{path}", "this is a folder", "name a .toml file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}", f"this is not valid TOML ({error})", "mend the line that is named") from None
+        raise ConfigError(f"{path}", f"this is not valid TOML ({error})", "fix the line that is named") from None

@@ -1,8 +1,8 @@
 """The runs of a sweep on a Ray cluster: one task of one CPU and one thread per run.
 
-Where a cluster's machines see the same folder as the driver, a run is written there as it goes, and a run whose worker
-is killed goes on from its last snapshot. Where they do not, a run is done in a temporary folder and its files come back
-when it is finished. Machines need fedcohort installed, in the same version.
+Where a cluster's machines see the same folder as the driver, a run is written there as it proceeds, and a run whose
+worker is killed resumes from its last snapshot. Where they do not, a run is done in a temporary folder and its files
+are sent back when it is finished. Machines need fedcohort installed, in the same version.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from fedcohort.errors import ConfigError, MissingExtra
 from fedcohort.experiment.runner import ATTEMPTS, ONE_THREAD, Event, Job, OnEvent
 from fedcohort.experiment.store import put_aside
 from fedcohort.experiment.sweep_worker import perform
-from fedcohort.storage.snapshots import sync_folder, write_durably
+from fedcohort.storage.disk import DISK
+from fedcohort.storage.run_folder import LOCAL
+from fedcohort.storage.snapshots import write_durably
 
-_STAYS = ("lock", "journal.db-shm")  # files of a run folder that mean nothing elsewhere
 Files = dict[str, bytes]
 
 
@@ -56,7 +57,7 @@ def carry_out(job: str, place: str, token: str) -> tuple[dict[str, Any], Files]:
 
 def pack_folder(folder: Path) -> Files:
     """The files of a finished run by their path in its folder."""
-    files = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in _STAYS)
+    files = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in LOCAL)
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
 
 
@@ -70,11 +71,11 @@ def unpack_folder(files: Files, folder: Path) -> None:
         for name, data in files.items():
             target = whole / name
             if not target.resolve().is_relative_to(whole.resolve()):
-                raise ConfigError(f"file {name!r}", "it lies outside of the run's folder", "do not trust this cluster")
+                raise ConfigError(f"file {name!r}", "it is outside the run's folder", "do not trust this cluster")
             target.parent.mkdir(parents=True, exist_ok=True)
             write_durably(target, data)
         whole.rename(folder)
-    sync_folder(folder.parent)
+    DISK.sync_folder(folder.parent)
 
 
 def _collect(ray: Any, reference: Any, job: Job) -> Event:
@@ -97,7 +98,7 @@ def _ray() -> Any:
 
 @contextlib.contextmanager
 def _connected(ray: Any, address: str | None) -> Iterator[None]:
-    """Use the connection that is there, or make one and end it."""
+    """Use an existing connection, or make one and close it afterwards."""
     if ray.is_initialized():
         yield
         return

@@ -1,7 +1,7 @@
-"""Many runs on one machine: worker processes of one thread each that may die without taking the others along.
+"""Many runs on one machine: worker processes of one thread each, any of which may die without harming the others.
 
-A worker is a Python process of its own that talks in JSON lines (`experiment.worker`). When one dies, its run is given
-to a new worker, which goes on from the last snapshot; a run that kills its worker several times is given up.
+A worker is a separate Python process that talks in JSON lines (`experiment.sweep_worker`). When one dies, its run is
+given to a new worker, which resumes from the last snapshot; a run that kills its worker several times has failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from fedcohort.errors import check
 
-ATTEMPTS = 3  # workers that a run may cost
+ATTEMPTS = 3  # workers that a run may kill before it counts as failed
 ONE_THREAD = dict.fromkeys(
     (
         "OMP_NUM_THREADS",
@@ -47,7 +47,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """News of a job: "round" (so many are done), "done", "failed" (error) or "lost" (its worker died; it goes on)."""
+    """News of a job: "round" (one has ended), "done", "failed" (error) or "lost" (its worker died; it is retried)."""
 
     job: Job
     kind: str
@@ -71,7 +71,7 @@ class _Worker:
         self.fd = self.process.stdout.fileno()
 
     def give(self, job: Job) -> None:
-        """Hand over a job; a worker that is gone is noticed when its news end."""
+        """Hand over a job; a worker that is gone is noticed when it is read from."""
         self.job = job
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -80,7 +80,7 @@ class _Worker:
             self.process.stdin.flush()
 
     def news(self) -> list[dict[str, Any]] | None:
-        """Complete messages that came; None: it is gone."""
+        """Complete messages that have arrived; None when the worker is gone."""
         data = os.read(self.fd, 1 << 16)
         if not data:
             return None
@@ -110,7 +110,7 @@ class _Pool:
         self.poll = selectors.DefaultSelector()
 
     def run(self) -> None:
-        """Until nothing waits and nobody works. Whatever interrupts it ends the workers."""
+        """Work until every job is done. Whatever interrupts this ends the workers."""
         try:
             self._fill()
             while self.workers:
@@ -148,7 +148,7 @@ class _Pool:
                 self._dismiss(worker)
 
     def _on_worker_exit(self, worker: _Worker) -> None:
-        """A worker died: its job goes to the next one, unless it has cost too many."""
+        """A worker died: its job goes to another one, unless it has killed too many."""
         why, job = worker.exit_reason(), worker.job
         self._dismiss(worker)
         if job is None:

@@ -37,7 +37,14 @@ _WORD = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
 @dataclass(frozen=True)
 class Sweep:
-    """A grid of runs. The texts are in canonical form and without repetition."""
+    """A grid of runs: every combination of the lists, with the other keys of a run in `base`.
+
+    The texts are in canonical form and without repetition, which :func:`from_mapping` takes care of.
+
+    >>> sweep = from_mapping({"selectors": ["uniform", "oort"], "seeds": 3, "rounds": 40})
+    >>> len(sweep.runs()), sweep.runs()[1].selector
+    (6, 'oort')
+    """
 
     name: str = "sweep"  # part of its file's name
     selectors: tuple[str, ...] = ("uniform",)
@@ -137,7 +144,7 @@ def _texts(kind: str, plural: str, listed: Any) -> tuple[str, ...]:
     found = []
     for entry in entries:
         if not isinstance(entry, (str, Mapping)):
-            raise BadParameter(f"{plural}: {entry!r}", f"this is no {kind}", f'write a text such as "{default}"')
+            raise BadParameter(f"{plural}: {entry!r}", f"this is not a {kind}", f'write a text such as "{default}"')
         text = texts.from_table(kind, entry, default) if isinstance(entry, Mapping) else entry
         found.append(texts.canonical(kind, text))
     return tuple(dict.fromkeys(found))
@@ -163,7 +170,7 @@ class SweepOutcome:
     @property
     def file(self) -> Path:
         """Where this is written."""
-        return self.store.root / "sweeps" / f"{self.id}.json"
+        return self.store.sweeps / f"{self.id}.json"
 
     def save(self) -> None:
         """Write it down."""
@@ -185,7 +192,18 @@ def run_sweep(
     address: str | None = None,
     on_event: OnEvent | None = None,
 ) -> SweepOutcome:
-    """Do what is not done yet. Interrupted at any point, the same call goes on where it stopped."""
+    """Do the runs of a sweep that the store does not have yet; interrupted, the same call continues where it stopped.
+
+    `backend` is "local" (`workers` processes, 0 for one per core) or "ray" (the cluster at `address`); `on_event` hears
+    of every round and run. One run that fails does not stop the others: the outcome lists it.
+
+    >>> from tempfile import mkdtemp
+    >>> sweep = from_mapping({"seeds": 1, "task": "quadratic", "rounds": 2, "cohort_size": 2})
+    >>> store = Store(Path(mkdtemp()))
+    >>> done = store.obtain(sweep.runs()[0])
+    >>> list(run_sweep(sweep, store).states.values())
+    ['read']
+    """
     if backend not in BACKENDS:
         raise UnknownName.among("backend", backend, BACKENDS)
     store = store or Store()
@@ -239,4 +257,4 @@ def read_file(path: Path) -> tuple[list[str], str]:
     except OSError:
         raise StoreError(f"{path}", "there is no such file", "check the path") from None
     except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"{path}", "this is not the file of a sweep", "name one of STORE/sweeps/") from None
+        raise ConfigError(f"{path}", "this is not the file of a sweep", "name a file in STORE/sweeps/") from None

@@ -1,7 +1,7 @@
 """A worker of a sweep: one process, one thread, one run after the other.
 
 Jobs come as JSON lines on standard input, news go as JSON lines to standard output: {"event": "round" | "done" |
-"failed", ...}. When nobody reads the news any more, the sweep is gone, and so is the worker after the round at hand:
+"failed", ...}. When nobody reads the news any more, the sweep has ended, and the worker ends after the current round:
 what it did is kept and can be resumed.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 from fedcohort.errors import FedcohortError, RunLocked
 
-PATIENCE = 10.0  # seconds to wait for a folder whose last owner is just going
+PATIENCE = 10.0  # seconds to wait for a folder whose last owner is just ending
 NEWS = 0.2  # seconds between two pieces of news of one run
 Tell = Callable[[dict[str, Any]], None]
 
@@ -64,7 +64,7 @@ def one_line(error: Exception) -> str:
 def main() -> None:
     """Serve until standard input ends."""
     news = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)  # what libraries print does not get between the news
+    os.dup2(2, 1)  # what libraries print must not mix with the news
 
     def tell(message: dict[str, Any]) -> None:
         news.write(json.dumps(message) + "\n")
@@ -74,7 +74,7 @@ def main() -> None:
         for line in sys.stdin:
             tell(perform(json.loads(line), tell))
     except BrokenPipeError:
-        os._exit(0)  # nobody is there; closing the stream would only raise again
+        os._exit(0)  # nobody reads; closing the stream would only raise again
 
 
 if __name__ == "__main__":

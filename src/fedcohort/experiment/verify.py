@@ -1,8 +1,8 @@
-"""Was everybody chosen as the journal says? Replay of the cohorts from seed and journal, without training anything.
+"""Checks that clients were chosen as the journal says: cohorts are replayed from seed and journal, without training.
 
 The chain of hashes shows that no record was changed, lost or reordered. The replay shows more: that this selector, with
 this seed, told what the journal says it was told, chooses exactly the cohorts that the journal says it chose.
-Selectors that read whole updates (FLASH-RL and its like) cannot be replayed from a journal, which keeps only digests of
+Selectors that read whole updates (such as FLASH-RL) cannot be replayed from a journal, which keeps only digests of
 those: for them the run itself is done again and every record compared.
 """
 
@@ -17,77 +17,77 @@ from typing import Any
 import numpy as np
 
 from fedcohort.errors import JournalDamaged
-from fedcohort.experiment.run import build, check_version, configuration, journal_of
+from fedcohort.experiment.run import build, configuration
 from fedcohort.registry.lookup import make_selector
-from fedcohort.rounds.replay import replay_ask, replay_tell
+from fedcohort.rounds.replay import Known, replay
 from fedcohort.rounds.session import Session
+from fedcohort.signals import MODEL_SIZED
 from fedcohort.sim.simulation import Simulation
-from fedcohort.storage.journal import Journal, Record
+from fedcohort.storage.journal_reader import JournalReader, Record
+from fedcohort.storage.run_folder import RunFolder, StateFolder
 from fedcohort.storage.snapshots import Snapshots
-from fedcohort.types import Arrays
 
-MODEL_SIZED = frozenset({"delta", "weights", "last_layer_delta", "probe_weights", "model"})
+REPLAYED, RUN_AGAIN = "replayed from the journal", "run again"
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was checked and found right."""
+    """What was checked and found correct."""
 
     records: int
     rounds: int
-    head: str  # hash of the last record: keep it elsewhere, and nobody can rewrite the whole file unnoticed
-    how: str  # "replayed from the journal" or "run again"
+    head: str  # hash of the last record: with a copy of it elsewhere, nobody can rewrite the whole file unnoticed
+    how: str  # REPLAYED or RUN_AGAIN
     snapshots: int
 
 
 def verify(folder: Path) -> Verified:
-    """Check the chain, replay every cohort, check the snapshots; raises JournalDamaged with the first difference."""
-    journal = Journal.read(journal_of(folder))
-    try:
-        records = list(journal.records())
-        if journal.header.get("kind") == "flower":
-            return _flower(folder, journal, records)
-        config = configuration(journal)
-        simulation = build(config)
-        needs = simulation.session.selector.needs
-        if needs & MODEL_SIZED:
-            _run_again(simulation, records)
-        else:
-            session = Session(
-                make_selector(config.selector),
-                cohort_size=simulation.session.cohort_size,
-                seed=config.seed,
-                max_privacy=config.max_privacy,
-                asynchronous=simulation.session.asynchronous,
-            )
-            _replay(session, records, simulation.federation.profiles)
-        how = "run again" if needs & MODEL_SIZED else "replayed from the journal"
-        rounds = sum(r.kind == "ask" for r in records)
-        journal.check_seal()
-        return Verified(len(records), rounds, journal.head.hex(), how, Snapshots(folder / "snapshots").check())
-    finally:
-        journal.close()
+    """Check the chain, replay every cohort, check the snapshots; raises JournalDamaged with the first difference.
 
+    `folder` is a run folder, or the state folder of a Flower deployment.
 
-def _flower(folder: Path, journal: Journal, records: list[Record]) -> Verified:
-    """The state folder of a Flower run; what else a restarted ServerApp reads there has digests too."""
-    from fedcohort.flower.server.flower_replay import replay
-
-    check_version(journal)
-    rounds = len(replay(folder))
+    >>> from tempfile import mkdtemp
+    >>> from fedcohort.experiment.run import RunConfig, run
+    >>> folder = Path(mkdtemp()) / "run"
+    >>> done = run(RunConfig(task="quadratic", rounds=2, cohort_size=2), folder)
+    >>> verify(folder).rounds
+    2
+    """
+    journal = RunFolder(folder).reader()
+    records = list(journal.records())
+    deployed = journal.header.get("kind") == "flower"
+    how, snapshots = _deployment(StateFolder(folder), journal) if deployed else _simulated(folder, journal, records)
     journal.check_seal()
-    snapshots = sum(Snapshots(folder / name).check() for name in ("snapshots", "asks", "closings"))
-    return Verified(len(records), rounds, journal.head.hex(), "replayed from the journal", snapshots)
+    rounds = sum(r.kind == "ask" for r in records)
+    return Verified(len(records), rounds, records[-1].hash.hex(), how, snapshots)
 
 
-def _replay(session: Session, records: list[Record], profiles: Arrays) -> None:
-    for record in records:
-        if record.kind == "ask":
-            chosen, written = replay_ask(session, record, profiles).clients, record.unpack()[0]["clients"]
-            if not np.array_equal(chosen, written):
-                raise _different(record, f"the journal has {written[:12]}, the replay {chosen[:12]}")
-        elif record.kind == "tell":
-            replay_tell(session, record)
+def _simulated(folder: Path, journal: JournalReader, records: list[Record]) -> tuple[str, int]:
+    """Replay a simulated run; how that was done, and how many snapshots are sound."""
+    config = configuration(journal)
+    simulation = build(config)
+    how = RUN_AGAIN if simulation.session.selector.needs & MODEL_SIZED else REPLAYED
+    if how == RUN_AGAIN:
+        _run_again(simulation, records)
+    else:
+        session = Session(
+            make_selector(config.selector),
+            cohort_size=simulation.session.cohort_size,
+            seed=config.seed,
+            max_privacy=config.max_privacy,
+            asynchronous=simulation.session.asynchronous,
+        )
+        replay(session, records, Known(simulation.federation.columns))
+    return how, Snapshots(RunFolder(folder).snapshots).check()
+
+
+def _deployment(folder: StateFolder, journal: JournalReader) -> tuple[str, int]:
+    """The same for the state folder of a Flower run; what else a restarted ServerApp reads there has digests too."""
+    from fedcohort.flower.server.recorded_run import replay_folder
+
+    journal.check_version()
+    replay_folder(folder.path)
+    return REPLAYED, sum(Snapshots(part).check() for part in (folder.snapshots, folder.asks))
 
 
 def _run_again(simulation: Simulation, records: list[Record]) -> None:
@@ -96,17 +96,13 @@ def _run_again(simulation: Simulation, records: list[Record]) -> None:
         arrays, meta = record.unpack()
         again = np.sort(simulation.history.cohorts[-1])  # the history has them as they replied, the journal by slot
         if not np.array_equal(again, arrays["clients"]) or _text(row) != _text(meta["metrics"]):
-            raise _different(record, "the run done again gave another cohort or other metrics")
+            raise JournalDamaged(
+                f"round {record.round}",
+                "running it again gave another cohort or other metrics than the journal holds",
+                "do not trust this run",
+            )
 
 
 def _text(metrics: Mapping[str, Any]) -> str:
-    """As written down, so that two equal values that are no numbers are equal."""
+    """As text, so that NaN equals NaN."""
     return json.dumps(metrics, sort_keys=True)
-
-
-def _different(record: Record, what: str) -> JournalDamaged:
-    return JournalDamaged(
-        f"round {record.round}",
-        f"its cohort is not the one that seed and journal give ({what})",
-        "do not trust this run",
-    )

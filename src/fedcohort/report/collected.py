@@ -15,8 +15,8 @@ from fedcohort.experiment.metrics.compare import named, setting_names
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.experiment.run import read
 from fedcohort.experiment.store import Store, client_accuracy
-from fedcohort.report.glance import Glance, state
 from fedcohort.rounds.history import History
+from fedcohort.storage.run_folder import RunFolder
 from fedcohort.types import Index
 
 Double = NDArray[np.float64]
@@ -100,14 +100,14 @@ def gather(
 ) -> Gathered:
     """Read every run that was begun. One that cannot be read is left out, and a note says why."""
     folders = named(paths, store)
-    begun = [f for f in folders if (f / "journal.db").exists()]
+    begun = [f for f in folders if RunFolder(f).begun]
     notes = [f"{len(folders) - len(begun)} of {len(folders)} runs have not begun"] if len(begun) < len(folders) else []
     read_: list[tuple[Path, RunRecord, str]] = []
     failed: list[FedcohortError] = []
     for at, folder in enumerate(begun):
-        now = state(folder)  # before reading: a run that ends meanwhile is finished the next time
+        now = RunFolder(folder).state()  # before reading: a run that ends meanwhile is finished the next time
         try:
-            read_.append((folder, _subject(folder, cohorts), now))
+            read_.append((folder, _record(folder, cohorts), now))
         except FedcohortError as error:
             failed.append(error)
         if on_read is not None:
@@ -140,12 +140,11 @@ def _arranged(found: list[tuple[Path, RunRecord, str]], by: str, notes: list[str
     return Gathered(tuple(runs[k] for k in sorted(runs)), by, tuple(notes))
 
 
-def _subject(folder: Path, cohorts: bool) -> RunRecord:
-    with Glance(folder) as seen:
-        if "config" not in seen.header():
-            raise StoreError(
-                f"run folder {folder}", "it is a deployment's and has no configuration of a run", "leave it out"
-            )
+def _record(folder: Path, cohorts: bool) -> RunRecord:
+    if "config" not in RunFolder(folder).reader().header:
+        raise StoreError(
+            f"run folder {folder}", "it belongs to a deployment and has no configuration of a run", "leave it out"
+        )
     found = read(folder)
     rows = found.history.rows
     names = dict.fromkeys(name for row in rows for name in row)

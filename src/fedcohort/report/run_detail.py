@@ -8,15 +8,18 @@ parts and durations have a budget of their own and may begin later than the pict
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcohort.core.stats import spearman
 from fedcohort.report.collected import Run
-from fedcohort.report.glance import Glance
 from fedcohort.report.views import cohort_map, plain, score_parts
+from fedcohort.storage.journal_reader import JournalReader, Record
+from fedcohort.storage.run_folder import RunFolder
 
 CELLS = 150_000  # places in cohorts over all runs of a page
 VALUES = 120_000  # score parts and durations
@@ -79,53 +82,66 @@ def _detail(run: Run, cells: int, values: int) -> tuple[dict[str, Any], int]:
 
 def reasons(folder: Path, found: dict[str, Any], budget: int) -> tuple[dict[str, Any], int]:
     """Score parts, durations and reasons, aligned with `found["asked"]`, for as many newest rounds as fit."""
-    place = {slot: row for row, slot in enumerate(found["clients"])}
-    first, asked = found["first"], found["asked"]
-    rounds: dict[int, dict[str, Any]] = {}
-    words: dict[str, str] = {}
-    out: dict[int, tuple[int, int]] = {}  # row -> round in which it was asked, and its place there
-    used = 0
-    with Glance(folder) as seen:
-        start = _start(seen, asked, first, budget)
-        for record in seen.since(start):
-            if record.round - first >= len(asked):
-                break  # the run has gone on since the picture was taken
-            rows = [place.get(int(c), -1) for c in record.arrays["clients"]]
-            if record.kind == "ask":
-                spot = {row: i for i, row in enumerate(rows)}
-                cohort = asked[record.round - first]
-                columns = score_parts(record.arrays)
-                kept = {n: plain(v[[spot[row] for row in cohort]], 4) for n, v in columns.items()}
-                rounds[record.round] = {**kept, "seconds": [None] * len(cohort)}
-                out.update({row: (record.round, i) for i, row in enumerate(cohort)})
-                used += (len(kept) + 1) * len(cohort)
-                continue
-            told, seconds = record.meta.get("reasons") or {}, plain(record.arrays["duration"], 4)
-            for c, row, duration in zip(record.arrays["clients"].tolist(), rows, seconds, strict=True):
-                if row in out:  # without rounds it may have left before
-                    when, i = out.pop(row)
-                    rounds[when]["seconds"][i] = duration
-                    words |= {f"{when}/{c}": str(told[str(c)])} if str(c) in told else {}
-    names = [n for n in dict.fromkeys(n for r in rounds.values() for n in r) if n != "seconds"]
-    table = {n: [rounds[t].get(n) for t in sorted(rounds)] for n in [*names, "seconds"]}
-    return {"first": start, "parts": names, "values": table, "reasons": words}, used
+    journal = RunFolder(folder).reader()
+    start = _start(journal, found["asked"], found["first"], budget)
+    table = _Table(found)
+    for record in journal.since(start):
+        if record.round - found["first"] >= len(found["asked"]):
+            break  # the run has gone on since the picture was taken
+        table.take(record)
+    return {"first": start, **table.columns()}, table.used
 
 
-def _start(seen: Glance, asked: list[list[int]], first: int, budget: int) -> int:
+class _Table:
+    """Score parts and durations by round, one entry per place in the cohort."""
+
+    def __init__(self, found: dict[str, Any]) -> None:
+        self.place = {slot: row for row, slot in enumerate(found["clients"])}
+        self.first, self.asked = found["first"], found["asked"]
+        self.rounds: dict[int, dict[str, Any]] = {}
+        self.words: dict[str, str] = {}
+        self.out: dict[int, tuple[int, int]] = {}  # row -> round in which it was asked, and its place there
+        self.used = 0
+
+    def take(self, record: Record) -> None:
+        """One ask or tell."""
+        arrays, meta = record.unpack()
+        rows = [self.place.get(int(c), -1) for c in arrays["clients"]]
+        if record.kind == "ask":
+            self._ask(record.round, rows, score_parts(arrays))
+            return
+        told, seconds = meta.get("reasons") or {}, plain(arrays["duration"], 4)
+        for c, row, duration in zip(arrays["clients"].tolist(), rows, seconds, strict=True):
+            if row in self.out:  # in asynchronous runs it may have been asked before the first round that is shown
+                when, i = self.out.pop(row)
+                self.rounds[when]["seconds"][i] = duration
+                self.words |= {f"{when}/{c}": str(told[str(c)])} if str(c) in told else {}
+
+    def _ask(self, index: int, rows: list[int], parts: dict[str, NDArray[np.float64]]) -> None:
+        spot = {row: i for i, row in enumerate(rows)}
+        cohort = self.asked[index - self.first]
+        kept = {n: plain(v[[spot[row] for row in cohort]], 4) for n, v in parts.items()}
+        self.rounds[index] = {**kept, "seconds": [None] * len(cohort)}
+        self.out.update({row: (index, i) for i, row in enumerate(cohort)})
+        self.used += (len(kept) + 1) * len(cohort)
+
+    def columns(self) -> dict[str, Any]:
+        """Everything that was taken."""
+        names = [n for n in dict.fromkeys(n for r in self.rounds.values() for n in r) if n != "seconds"]
+        values = {n: [self.rounds[t].get(n) for t in sorted(self.rounds)] for n in [*names, "seconds"]}
+        return {"parts": names, "values": values, "reasons": self.words}
+
+
+def _start(journal: JournalReader, asked: list[list[int]], first: int, budget: int) -> int:
     """The first round whose score parts are shown."""
-    width = 1 + max((len(score_parts(r.arrays)) for r in _few(seen, first)), default=0)
+    newest = [r for r in islice(journal.newest(), 6) if r.kind == "ask" and r.round >= first]
+    width = 1 + max((len(score_parts(r.unpack()[0])) for r in newest), default=0)  # how many parts a score has
     left = budget
     for back, cohort in enumerate(reversed(asked)):
         left -= width * len(cohort)
         if left < 0:
             return first + len(asked) - back
     return first
-
-
-def _few(seen: Glance, first: int) -> list[Any]:
-    """The first and the newest few asks: enough to see how many parts a score has."""
-    newest = [r for r, _ in zip(seen.newest(), range(6), strict=False) if r.kind == "ask"]
-    return [r for r in newest if r.round >= first]
 
 
 def _places(run: Run) -> int:

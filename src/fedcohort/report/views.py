@@ -20,10 +20,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.errors import FedcohortError, check
-from fedcohort.report.glance import Glance, Seen, state
 from fedcohort.report.traits import order, traits_of
-from fedcohort.types import Outcome
+from fedcohort.storage.journal_reader import Record
+from fedcohort.storage.run_folder import RunFolder
+from fedcohort.types import Arrays, Outcome
 
+Slots = NDArray[np.int64]
 OUTCOMES = (*(o.name for o in Outcome), "not back yet")
 WAITING = len(Outcome)  # asked, and the round is still open
 POINTS = 2000  # of a curve
@@ -32,14 +34,15 @@ VISITS = 500  # rounds of one client
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """One line about a run. A damaged one is told about, not raised."""
-    out: dict[str, Any] = {"id": folder.name, "config": {}, "state": state(folder), "rounds": 0, "total": None}
+    """One line about a run. Damage is told in `error`, not raised."""
+    files = RunFolder(folder)
+    out: dict[str, Any] = {"id": folder.name, "config": {}, "state": files.state(), "rounds": 0, "total": None}
     out |= {"accuracy": None, "clock": None, "round_of_accuracy": None, "error": None}
     try:
-        with Glance(folder) as seen:
-            out["config"] = _config(seen.header())
-            out["total"] = out["config"].get("rounds")
-            out |= _newest(seen.newest(), int(out["config"].get("evaluate_every", 1)))
+        journal = files.reader()
+        out["config"] = _config(journal.header)
+        out["total"] = out["config"].get("rounds")
+        out |= _newest(journal.newest(), int(out["config"].get("evaluate_every", 1)))
     except FedcohortError as error:
         if not folder.is_dir():
             raise
@@ -55,8 +58,8 @@ def curves(
     `next` is what to pass as `since` the next time.
     """
     check(limit >= 4, f"limit = {limit}", "a curve needs a few points", "use 4 or more")
-    with Glance(folder) as seen:
-        rows = [(r.round, r.meta.get("metrics") or {}) for r in seen.since(since) if r.kind == "tell"]
+    tells = [r for r in RunFolder(folder).reader().since(since) if r.kind == "tell"]
+    rows = [(r.round, r.unpack()[1].get("metrics") or {}) for r in tells]
     index = np.array([at for at, _ in rows], np.int64)
     column = {n: np.array([_float(m.get(n)) for _, m in rows]) for n in ("clock", "seconds", "asked", *columns)}
     outcomes = {o.name.lower(): np.array([_float(m.get(o.name.lower(), 0)) for _, m in rows]) for o in Outcome}
@@ -70,23 +73,8 @@ def cohort_map(folder: Path, since: int = 0, rows: int = ROWS) -> dict[str, Any]
 
     Of more clients than `rows` those asked most often are shown. `orders` lists rows from top to bottom.
     """
-    asked: dict[int, NDArray[np.int64]] = {}
-    outcome: dict[int, NDArray[np.int64]] = {}
-    out: dict[int, tuple[int, int]] = {}  # client -> round in which it was asked, and its place there
-    population = 0
-    with Glance(folder) as seen:
-        config = _config(seen.header())
-        for record in seen.since(since):
-            who = record.arrays["clients"]
-            if record.kind == "ask":
-                population, who = max(population, int(record.meta["population"])), np.sort(who)
-                asked[record.round], outcome[record.round] = who, np.full(who.size, WAITING)
-                out.update({int(c): (record.round, at) for at, c in enumerate(who)})
-                continue
-            for c, what in zip(who.tolist(), record.arrays["outcome"].tolist(), strict=True):
-                if c in out:  # without rounds it may have left before this picture begins
-                    when, at = out.pop(c)
-                    outcome[when][at] = what
+    journal = RunFolder(folder).reader()
+    asked, outcome, population = _cohorts(journal.since(since))
     counts = np.zeros(population, np.int64)
     for cohort in asked.values():
         np.add.at(counts, cohort, 1)
@@ -94,7 +82,7 @@ def cohort_map(folder: Path, since: int = 0, rows: int = ROWS) -> dict[str, Any]
     place = np.full(population, -1, np.int64)
     place[slots] = np.arange(slots.size)
     kept = {t: place[c] >= 0 for t, c in asked.items()}
-    traits, note = traits_of(config, population)
+    traits, note = traits_of(_config(journal.header), population)
     own = {"asked": -counts[slots], **{n: v[slots] for n, v in traits.items()}}
     return {
         "first": since,
@@ -111,22 +99,43 @@ def cohort_map(folder: Path, since: int = 0, rows: int = ROWS) -> dict[str, Any]
     }
 
 
+def _cohorts(records: Iterator[Record]) -> tuple[dict[int, Slots], dict[int, Slots], int]:
+    """Sorted cohorts by round, the outcomes of their clients, and how many clients there are."""
+    asked: dict[int, Slots] = {}
+    outcome: dict[int, Slots] = {}
+    out: dict[int, tuple[int, int]] = {}  # client -> round in which it was asked, and its place there
+    population = 0
+    for record in records:
+        arrays, meta = record.unpack()
+        who = arrays["clients"]
+        if record.kind == "ask":
+            population, who = max(population, int(meta["population"])), np.sort(who)
+            asked[record.round], outcome[record.round] = who, np.full(who.size, WAITING)
+            out.update({int(c): (record.round, at) for at, c in enumerate(who)})
+            continue
+        for c, what in zip(who.tolist(), arrays["outcome"].tolist(), strict=True):
+            if c in out:  # in asynchronous runs it may have been asked before the first round that is shown
+                when, at = out.pop(c)
+                outcome[when][at] = what
+    return asked, outcome, population
+
+
 def client(folder: Path, slot: int, limit: int = VISITS) -> dict[str, Any]:
     """When a client was asked, what became of it, and why it was chosen: its score parts beside the cohort's mean."""
     visits: dict[int, dict[str, Any]] = {}
     population = there = left = 0
-    with Glance(folder) as seen:
-        config = _config(seen.header())
-        for record in seen.since():
-            if record.kind == "ask":
-                population = max(population, int(record.meta["population"]))
-                there += bool(record.arrays["everybody"]) or bool(np.isin(slot, record.arrays["available"]))
-            at = np.flatnonzero(record.arrays["clients"] == slot)
-            if at.size:
-                left = record.round if record.kind == "ask" else left  # without rounds it may be told later
-                visits.setdefault(left, {"round": left}).update(visit(record, int(at[0])))
+    journal = RunFolder(folder).reader()
+    for record in journal.since():
+        arrays, meta = record.unpack()
+        if record.kind == "ask":
+            population = max(population, int(meta["population"]))
+            there += bool(arrays["everybody"]) or bool(np.isin(slot, arrays["available"]))
+        at = np.flatnonzero(arrays["clients"] == slot)
+        if at.size:
+            left = record.round if record.kind == "ask" else left  # in asynchronous runs it may be told later
+            visits.setdefault(left, {"round": left}).update(visit(record.kind, arrays, meta, int(at[0])))
     check(0 <= slot < population, f"client {slot}", f"there are {population} clients", "name a slot from 0")
-    traits, _ = traits_of(config, population)
+    traits, _ = traits_of(_config(journal.header), population)
     newest = [visits[t] for t in sorted(visits)][-limit:]
     return {
         "slot": slot,
@@ -138,16 +147,15 @@ def client(folder: Path, slot: int, limit: int = VISITS) -> dict[str, Any]:
     }
 
 
-def visit(record: Seen, row: int) -> dict[str, Any]:
-    """What one record says about the client in this row of it."""
-    arrays = record.arrays
-    if record.kind == "tell":
-        reason = (record.meta.get("reasons") or {}).get(str(int(arrays["clients"][row])))
+def visit(kind: str, arrays: Arrays, meta: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """What an ask or a tell says about the client in this row of it."""
+    if kind == "tell":
+        reason = (meta.get("reasons") or {}).get(str(int(arrays["clients"][row])))
         done = OUTCOMES[int(arrays["outcome"][row])]
         return {"outcome": done, "seconds": plain(arrays["duration"][row : row + 1])[0], "reason": reason}
     why = {name: _part(column, row) for name, column in score_parts(arrays).items()}
     return {
-        "clock": record.meta.get("clock"),
+        "clock": meta.get("clock"),
         "why": why,
         "outcome": OUTCOMES[WAITING],
         "seconds": None,
@@ -184,18 +192,18 @@ def plain(values: ArrayLike, digits: int = 6) -> list[float | None]:
     return [float(f"{v:.{digits}g}") if math.isfinite(v) else None for v in np.asarray(values, np.float64).tolist()]
 
 
-def _newest(records: Iterator[Seen], every: int) -> dict[str, Any]:
+def _newest(records: Iterator[Record], every: int) -> dict[str, Any]:
     """Rounds done and newest measured accuracy; looks back no further than an evaluation can be."""
     out: dict[str, Any] = {}
-    for seen in records:
-        if seen.kind != "tell":
+    for record in records:
+        if record.kind != "tell":
             continue
-        metrics = seen.meta.get("metrics") or {}
+        metrics = record.unpack()[1].get("metrics") or {}
         if not out:
-            out = {"rounds": seen.round + 1, "clock": metrics.get("clock")}
+            out = {"rounds": record.round + 1, "clock": metrics.get("clock")}
         if "accuracy" in metrics:
-            return out | {"accuracy": metrics["accuracy"], "round_of_accuracy": seen.round}
-        if seen.round < out["rounds"] - every:
+            return out | {"accuracy": metrics["accuracy"], "round_of_accuracy": record.round}
+        if record.round < out["rounds"] - every:
             break
     return out
 

@@ -1,4 +1,4 @@
-"""The disk as the journal and the snapshots see it: one small object, so that tests can stand in its place.
+"""The disk as the journal and the snapshots see it: one small object that tests can replace.
 
 Every step that can be interrupted is a method: a simulated crash may come before or after any of them, and a simulated
 power cut may lose what was written and not synced.
@@ -10,7 +10,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-# What SQLite raises; its words about a damaged file may quote bytes that are no text, which Python cannot decode.
+# What SQLite raises; its message about a damaged file may quote bytes that Python cannot decode as text.
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
 
 
@@ -18,9 +18,10 @@ class Disk:
     """The real one."""
 
     def connect(self, path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-        """An SQLite connection; a read-only one never touches the file."""
+        """An SQLite connection; a read-only one never touches the file, and leaves none behind where nobody writes."""
         if read_only:
-            return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+            how = "mode=ro" if is_written(path) else "mode=ro&immutable=1"
+            return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
         return sqlite3.connect(path)
 
     def write(self, path: Path, data: bytes) -> None:
@@ -43,6 +44,19 @@ class Disk:
     def sync_folder(self, folder: Path) -> None:
         """Renames and removals in this folder survive a power cut from now on."""
         _sync(folder, os.O_RDONLY)
+
+
+def wal_of(path: Path) -> Path:
+    """The write-ahead log beside an SQLite file."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def is_written(path: Path) -> bool:
+    """Whether some process writes this SQLite file, or a killed one left records in its WAL."""
+    try:
+        return wal_of(path).lstat().st_size > 0
+    except OSError:
+        return False
 
 
 def _sync(path: Path, how: int) -> None:

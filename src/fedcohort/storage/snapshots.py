@@ -88,8 +88,3 @@ def write_durably(path: Path, data: bytes, disk: Disk = DISK) -> None:
         raise StoreError(
             f"file {path}", f"it could not be written ({error.strerror})", "free some space and resume"
         ) from None
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in this folder survive a power cut."""
-    DISK.sync_folder(folder)

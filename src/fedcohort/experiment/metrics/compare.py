@@ -24,6 +24,7 @@ from fedcohort.experiment.metrics.run_metrics import improvement, terminal, term
 from fedcohort.experiment.metrics.stored_metrics import Metric, RunRecord, metric, record
 from fedcohort.experiment.store import ROOT, Store, find
 from fedcohort.experiment.sweep import from_mapping, read_file
+from fedcohort.storage.run_folder import RunFolder
 
 ALPHA = 0.05
 BY = ("selector", "method")
@@ -109,7 +110,7 @@ def named(paths: Sequence[Path], store: Store | None = None) -> list[Path]:
 def folders(paths: Sequence[Path], store: Store | None = None) -> tuple[list[Path], list[str]]:
     """The finished ones of :func:`named`, and a note about the others."""
     unique = named(paths, store)
-    done = [p for p in unique if (p / "metrics.jsonl").exists()]
+    done = [p for p in unique if RunFolder(p).finished]
     missing = len(unique) - len(done)
     notes = [f"{missing} of {len(unique)} runs are not finished and left out"] if missing else []
     if not done:

@@ -17,7 +17,7 @@ from fedcohort.experiment.metrics import run_metrics as metrics
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.papers.study import Lookup, Place, Quantity, of_scale
 from fedcohort.selectors.fedacs import skewness
-from fedcohort.storage.journal import Journal
+from fedcohort.storage.run_folder import RunFolder
 
 UNIFORM, PARETO, DIRICHLET, FEW = "Uniform", "Inverse Pareto", "Dirichlet", "Few-class"
 WORLDS = {
@@ -106,20 +106,16 @@ def windows(scale: str, count: int = 4) -> dict[str, tuple[int, int]]:
 def rewards(record: RunRecord, first: int, after: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """(clients, their R_i of eq. 16) over these rounds, from the insights in the journal."""
     assert record.folder is not None, "R_i is read from the run's folder"
-    journal = Journal.read(record.folder / "journal.db")
     who, found = [np.empty(0, np.int64)], [np.empty(0)]
-    try:
-        for told in journal.records(kind="tell"):
-            if not first <= told.round < after:
-                continue
-            arrays, _ = told.unpack()
-            insight = arrays["signal.insight"]
-            good = np.isfinite(insight).all(axis=1)
-            clients = arrays["clients"][good]
-            who.append(clients)
-            found.append(-skewness(insight[good], record.world.train.sizes[clients].astype(np.float32)))
-    finally:
-        journal.close()
+    for told in RunFolder(record.folder).reader().records(kind="tell"):
+        if not first <= told.round < after:
+            continue
+        arrays, _ = told.unpack()
+        insight = arrays["signal.insight"]
+        good = np.isfinite(insight).all(axis=1)
+        clients = arrays["clients"][good]
+        who.append(clients)
+        found.append(-skewness(insight[good], record.world.train.sizes[clients].astype(np.float32)))
     return np.concatenate(who), np.concatenate(found)
 
 
