@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,13 +142,17 @@ class Aggregated:
     model: Model
     accepted: Mask  # one entry per row of the updates
     info: Mapping[str, float] = field(default_factory=dict)  # numbers worth logging
+    reasons: Mapping[int, str] = field(default_factory=dict)  # slot -> why its update was left out, where known
 
 
 @runtime_checkable
 class Method(Protocol):
     """An aggregation method: its client half (`prepare`) and its server half (`aggregate`)."""
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str:
+        """The name in the catalogue. Usually a class attribute."""
+        ...
 
     @property
     def asynchronous(self) -> bool:

@@ -150,7 +150,7 @@ def test_work_directive_changes_local_epochs_of_that_client_only():
     deltas = []
     for selector in (plain, more):
         simulation = build(change(rounds=1))
-        plan = simulation._plan(0, selector.select(_round(base), None))
+        plan = simulation.federation.plan(0, selector.select(_round(base), None))
         deltas.append(simulation.task.train(simulation.model, np.array([0, 1]), plan).updates)
     assert deltas[1].steps[1] == 3 * deltas[0].steps[1]
     np.testing.assert_allclose(deltas[0].delta[0], deltas[1].delta[0], atol=1e-6)

@@ -43,6 +43,7 @@ def aggregate(
         return model, {"abandoned": 1.0}
     made: Aggregated = method.aggregate(model, updates, context)
     landed.outcome[rows[~made.accepted]] = Outcome.FILTERED
+    landed.reasons.update({int(k): v for k, v in made.reasons.items()})
     return made.model, {f"method.{k}": float(v) for k, v in made.info.items()}
 
 

@@ -27,6 +27,7 @@ class Dispatch:
     cohort: Cohort
     plan: Plan
     needs: frozenset[str]  # signals that the selector reads in this round
+    again: bool = False  # an earlier process had sent it out and did not live to see the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +145,8 @@ class Backend(Protocol):
         """The score that a selector may learn from (validation data), and what else was measured of the model."""
         ...
 
-    def costs(self) -> dict[str, Any]:
-        """Further columns of this round's row (bytes, probes, names); called once per round."""
+    def describe(self, result: RoundResult) -> dict[str, Any]:
+        """Further columns of this round's row: at least `seconds`. The last call before the round is made durable."""
         ...
 
     def under_way(self) -> Index:

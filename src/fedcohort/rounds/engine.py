@@ -89,7 +89,7 @@ class RoundEngine:
         self.refused: Counter[str] = Counter()  # reason codes of everything that was not accepted
         self.ended = ""  # why the last round ended
         self.open_round: OpenRound | None = None
-        self._came = self._lost = 0  # fates of clients that became known since the last round
+        self._again = False  # the open round's cohort is one that an earlier process had asked
 
     def round(self, *, last: bool = False) -> dict[str, Any]:
         """One round, from ask to tell; its numbers. `last` asks for a final evaluation."""
@@ -105,10 +105,10 @@ class RoundEngine:
         self.recovery.before(self.session)
         began, probed = backend.clock, Counter[str]()
         cohort = self._ask(probed)
-        again = self._asked_before(cohort)
-        whole = cohort if not again.size else Cohort(np.concatenate([again, cohort.clients]))
+        left = self._asked_before(cohort)
+        whole = cohort if not left.size else Cohort(np.concatenate([left, cohort.clients]))
         plan, measured = self._prepared(index, whole)
-        self._send(Dispatch(index, self.model, whole, plan, self._needs))
+        self._send(Dispatch(index, self.model, whole, plan, self._needs, again=self._again or left.size > 0))
         self.open_round = OpenRound(
             Dispatch(index, self.model, cohort, plan, self._needs), measured, began, backend.clock, probed["clients"]
         )
@@ -180,6 +180,7 @@ class RoundEngine:
         backend, index = self.backend, self.session.index
         available = backend.available(index)
         found = self.recovery.recall(index, self.session.journal)
+        self._again = found is not None
         if found is not None:
             return found.ask(self.session)
         profiles = backend.profiles(of_side(self._needs, "profile"))
@@ -310,7 +311,7 @@ class RoundEngine:
             "asked": float(result.clients.size),
             **{o.name.lower(): float((result.outcome == o).sum()) for o in Outcome},
             "probed": float(rnd.probed),
-            **self.backend.costs(),
+            **self.backend.describe(result),
             **measured,
             **info,
         }

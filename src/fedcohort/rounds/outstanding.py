@@ -98,9 +98,10 @@ class Outstanding:
         self.rows["outcome"][at[fresh]] = outcome[fresh]
         self.rows["seconds"][at[fresh]] = arrivals.seconds[fresh]
         if good.any():
-            some = slice(None) if good.all() else np.flatnonzero(good)
-            updates = arrivals.updates if good.all() else arrivals.updates.rows(some)
-            self.replies.append((updates, {n: np.asarray(c)[some] for n, c in arrivals.signals.items()}))
+            columns = {n: np.asarray(c) for n, c in arrivals.signals.items()}
+            self.replies.append((arrivals.updates, columns))
+            if not good.all():
+                self.replies[-1] = _rows(arrivals.updates, columns, np.flatnonzero(good))
         return refused
 
     def _places(self, clients: Index, refused: Counter[str]) -> tuple[Index, Mask]:
@@ -172,10 +173,9 @@ class Outstanding:
             updates, columns = replies_from(table)
         here = np.isin(updates.clients, clients)
         rest = np.flatnonzero(~here)
-        self.replies = [(updates.rows(rest), {n: c[rest] for n, c in columns.items()})] if rest.size else []
+        self.replies = [_rows(updates, columns, rest)] if rest.size else []
         rows = np.flatnonzero(here)
-        rows = rows[np.argsort(updates.clients[rows], kind="stable")]
-        return updates.rows(rows), {n: c[rows] for n, c in columns.items()}
+        return _rows(updates, columns, rows[np.argsort(updates.clients[rows], kind="stable")])
 
     def waiting(self, params: int) -> Updates:
         """The accepted replies as one matrix."""
@@ -255,8 +255,11 @@ def replies_from(table: Arrays) -> tuple[Updates, Arrays]:
 
 
 def _without(updates: Updates, columns: Arrays, clients: Index) -> tuple[Updates, Arrays]:
-    rows = np.flatnonzero(~np.isin(updates.clients, clients))
-    return updates.rows(rows), {n: c[rows] for n, c in columns.items()}
+    return _rows(updates, columns, np.flatnonzero(~np.isin(updates.clients, clients)))
+
+
+def _rows(updates: Updates, columns: Arrays, at: Index) -> tuple[Updates, Arrays]:
+    return updates.rows(at), {n: c[at] for n, c in columns.items()}
 
 
 def _blank(like: Array, rows: int) -> Array:

@@ -225,8 +225,9 @@ class Federation:
         due = last or index % self.settings.evaluate_every == 0
         return score, {k: float(v) for k, v in (self.task.evaluate(model, "test") if due else {}).items()}
 
-    def costs(self) -> dict[str, Any]:
+    def describe(self, result: RoundResult) -> dict[str, Any]:
         """Seconds and bytes of this round."""
+        del result
         bill = self._bill
         waited = self.clock - bill.began - bill.probing if self.settings.buffer_size else bill.elapsed
         return {
@@ -292,7 +293,7 @@ class Federation:
         self._doomed.update({int(c): "dropped-out" for c in clients[sent.lost & ~in_time]})
         rows = np.flatnonzero(in_time)
         there = self._arrived(sent, rows)
-        own = {"client": there.clients, "outcome": there.outcome, "seconds": there.seconds}
+        own: Arrays = {"client": there.clients, "outcome": there.outcome, "seconds": there.seconds}
         own["arrival"] = self.clock + there.seconds
         table = {k: v for k, v in reply_table(there.updates, there.signals).items() if k != "client"}
         at = np.flatnonzero(there.outcome == Outcome.OK)

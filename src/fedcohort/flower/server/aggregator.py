@@ -1,18 +1,21 @@
-"""Who makes the model: a wrapped Flower strategy, or one of our methods (ours.py). The driver sees one seam.
+"""Who makes the model: a wrapped Flower strategy, or one of our methods (method_aggregator.py).
+
+Both are methods to the round engine, and write the messages that Flower sends.
 
 A wrapped strategy is shown a grid on which only the chosen nodes exist, and its own sampling settings are widened for
 the length of the call, so that its sampling takes all of them: nothing is drawn, nothing is waited for. What it keeps
-between rounds in arrays, records and plain values (momenta of FedAdam, for instance) is part of our snapshots.
+between rounds in arrays, records and plain values (momenta of FedAdam, for instance) is part of our checkpoints.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -20,10 +23,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fedcohort.errors import StateMismatch
-from fedcohort.flower.model_layout import record
+from fedcohort.errors import ContractError, FedcohortError, StateMismatch
+from fedcohort.flower.model_layout import ModelLayout, record
 from fedcohort.flower.server.reply_reader import ValidReply
-from fedcohort.types import Arrays, Cohort, Index, Model
+from fedcohort.protocols import Aggregated, Aggregation
+from fedcohort.rounds.backend import Dispatch
+from fedcohort.types import Arrays, Index, Model, Plan, Updates
 
 log = logging.getLogger("flwr")
 _WIDE = {
@@ -33,53 +38,19 @@ _WIDE = {
     "min_evaluate_nodes": 1,
     "min_available_nodes": 1,
 }
+_FAILURES = 3  # rounds in a row in which the wrapped strategy may fail to aggregate
 _PATIENCE = 3  # calls after which a strategy that waits for more nodes is shown some that do not exist
 
 
 @dataclass(frozen=True)
-class NewModel:
-    """What became of a round's replies."""
+class Outgoing:
+    """A cohort that is about to be sent out."""
 
-    arrays: ArrayRecord | None  # None: the model stays
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    filtered: Mapping[int, str] = field(default_factory=dict)  # slot -> why it was left out
-    info: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What both halves of a round know."""
-
-    index: int
+    work: Dispatch
     arrays: ArrayRecord
-    model: Model
-    cohort: Cohort
-    nodes: Mapping[int, int]  # slot -> node, of the cohort
-    samples: Index  # of every registered client
-    rng: np.random.Generator
-
-
-class Aggregator(Protocol):
-    """One that configures and aggregates."""
-
-    weight_key: str
-    weight_needed: bool
-
-    def configure(self, asked: Asked, config: ConfigRecord, grid: Grid) -> tuple[str, dict[int, RecordDict]]:
-        """Message type, and what to send to each slot of the cohort."""
-        ...
-
-    def aggregate(self, asked: Asked, replies: Sequence[ValidReply]) -> NewModel:
-        """A new model from believed replies, in ascending slot order."""
-        ...
-
-    def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """All that is needed to go on in another process."""
-        ...
-
-    def load(self, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state`."""
-        ...
+    nodes: Mapping[int, int]  # slot -> node, of those that are connected
+    config: ConfigRecord
+    grid: Grid
 
 
 class View(Grid):  # type: ignore[misc]
@@ -120,23 +91,72 @@ class View(Grid):  # type: ignore[misc]
         return list(self._grid.send_and_receive(messages, timeout=timeout))
 
 
-class StrategyAggregator:
-    """A wrapped Flower strategy."""
+class GuardedAggregator:
+    """What both have in common: an aggregation that fails leaves the model as it is, a few times in a row."""
 
-    def __init__(self, inner: Strategy) -> None:
-        self.inner = inner
+    def __init__(self, weight_key: str, weight_needed: bool) -> None:
+        self.weight_key, self.weight_needed = weight_key, weight_needed
+        self.replies: Mapping[int, ValidReply] = {}  # those that the backend has at hand, by slot
+        self.arrays: ArrayRecord | None = None  # the newest model in its own types, until the backend takes it
+        self.metrics: Mapping[str, Any] = {}
+        self.failures = 0  # aggregations in a row that failed
+
+    def aggregate(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
+        """A new model from accepted replies; where that fails, the model stays."""
+        self.metrics = {}
+        if not len(updates):
+            return Aggregated(model, np.empty(0, np.bool_))
+        try:
+            made = self._made(model, updates, context)
+            if not np.isfinite(made.model.params).all():
+                raise ArithmeticError("the aggregated model is not finite")
+        except FedcohortError:
+            raise
+        except Exception as error:
+            self._failed(error, context.index)
+            why = f"aggregation-failed: {type(error).__name__}"
+            reasons = {int(c): why for c in updates.clients}
+            return Aggregated(model, np.zeros(len(updates), np.bool_), reasons=reasons)
+        self.failures = 0
+        return made
+
+    def _made(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
+        raise NotImplementedError
+
+    def _failed(self, error: Exception, index: int) -> None:
+        self.failures += 1
+        log.error("round %d: the model stays as it is, aggregation failed: %s", index + 1, error)
+        if self.failures >= _FAILURES:
+            raise ContractError(
+                f"aggregation: {type(error).__name__}: {error}", f"it failed {_FAILURES} rounds in a row", "fix it"
+            ) from error
+
+
+class StrategyAggregator(GuardedAggregator):
+    """A wrapped Flower strategy as a method of the round engine; `layout` is None where shapes are not checked."""
+
+    name: ClassVar[str] = "flower-strategy"
+    asynchronous: ClassVar[bool] = True
+
+    def __init__(self, inner: Strategy, layout: ModelLayout | None = None) -> None:
         innermost = _chain(inner)[-1]
-        self.weight_key = str(getattr(innermost, "weighted_by_key", "num-examples"))
-        self.weight_needed = hasattr(innermost, "weighted_by_key")
+        key = str(getattr(innermost, "weighted_by_key", "num-examples"))
+        super().__init__(key, hasattr(innermost, "weighted_by_key"))
+        self.inner, self.layout = inner, layout
         self.arrays_key = str(getattr(innermost, "arrayrecord_key", "arrays"))
         self.config_key = str(getattr(innermost, "configrecord_key", "config"))
 
-    def configure(self, asked: Asked, config: ConfigRecord, grid: Grid) -> tuple[str, dict[int, RecordDict]]:
+    def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
+        """What clients do is the strategy's business."""
+        del model, clients
+        return plan
+
+    def configure(self, out: Outgoing) -> tuple[str, dict[int, RecordDict]]:
         """What the strategy sends to each; to those it left out, what it sends to its first."""
-        view = View(grid, list(asked.nodes.values()))
+        view = View(out.grid, list(out.nodes.values()))
         with widened(self.inner):
-            messages = list(self.inner.configure_train(asked.index + 1, asked.arrays, config, view))
-        return self._spread(messages, asked.nodes, RecordDict({self.arrays_key: asked.arrays, self.config_key: config}))
+            messages = list(self.inner.configure_train(out.work.index + 1, out.arrays, out.config, view))
+        return self._spread(messages, out.nodes, RecordDict({self.arrays_key: out.arrays, self.config_key: out.config}))
 
     def _spread(
         self, messages: Sequence[Message], nodes: Mapping[int, int], otherwise: RecordDict
@@ -147,13 +167,13 @@ class StrategyAggregator:
         return kind, {slot: RecordDict(dict(by_node.get(node, first))) for slot, node in nodes.items()}
 
     def configure_evaluate(
-        self, asked: Asked, config: ConfigRecord, grid: Grid
+        self, index: int, arrays: ArrayRecord, nodes: Mapping[int, int], config: ConfigRecord, grid: Grid
     ) -> tuple[str, dict[int, RecordDict]] | None:
         """The same for evaluation; None where the strategy evaluates nowhere."""
-        view = View(grid, list(asked.nodes.values()))
         with widened(self.inner):
-            messages = list(self.inner.configure_evaluate(asked.index + 1, asked.arrays, config, view))
-        return self._spread(messages, asked.nodes, RecordDict()) if messages else None
+            view = View(grid, list(nodes.values()))
+            messages = list(self.inner.configure_evaluate(index + 1, arrays, config, view))
+        return self._spread(messages, nodes, RecordDict()) if messages else None
 
     def evaluators(self, available: int) -> int:
         """How many clients the strategy's own settings would evaluate on."""
@@ -163,13 +183,24 @@ class StrategyAggregator:
             return 0
         return min(max(int(available * fraction), int(getattr(innermost, "min_evaluate_nodes", 1))), available)
 
-    def aggregate(self, asked: Asked, replies: Sequence[ValidReply]) -> NewModel:
-        """Hand clean copies of the believed replies to the strategy."""
-        if not replies:
-            return NewModel(None)
+    def _made(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
+        """Hand clean copies of the accepted replies to the strategy."""
+        everybody = np.ones(len(updates), np.bool_)
+        replies = [self.replies[int(c)] for c in updates.clients]
         messages = [_clean(r, r.content(self.arrays_key, "metrics")) for r in replies]
-        arrays, metrics = self.inner.aggregate_train(asked.index + 1, messages)
-        return NewModel(arrays, dict(metrics or {}))
+        arrays, metrics = self.inner.aggregate_train(context.index + 1, messages)
+        self.metrics = dict(metrics or {})
+        if arrays is None:
+            return Aggregated(model, everybody)
+        named = {str(k): a.numpy() for k, a in arrays.items()}
+        if not all(np.isfinite(v).all() for v in named.values()):
+            raise ArithmeticError("the aggregated model is not finite")
+        if self.layout is None:
+            self.arrays = record(named)
+            return Aggregated(model, everybody)
+        named = {k: _like(named[k], self.layout.dtypes[k]) for k in self.layout.shapes}
+        self.arrays = record(named)
+        return Aggregated(self.layout.model(named), everybody)
 
     def aggregate_evaluate(self, index: int, replies: Sequence[tuple[Message, Mapping[str, Any]]]) -> dict[str, Any]:
         """Hand clean copies of the believed evaluations to the strategy."""
@@ -178,19 +209,19 @@ class StrategyAggregator:
         found = self.inner.aggregate_evaluate(index + 1, [m for m, _ in replies]) if replies else None
         return dict(found or {})
 
-    def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """Everything plain that the strategy keeps."""
+    def state_dict(self) -> Arrays:
+        """Everything plain that the strategy keeps; what is not an array is text in `plain`."""
         arrays: Arrays = {}
         meta: dict[str, Any] = {}
         for depth, strategy in enumerate(_chain(self.inner)):
             for name, value in vars(strategy).items():
                 _save(f"{depth}.{name}", value, arrays, meta)
-        return arrays, meta
+        return {"plain": as_bytes(meta), **arrays}
 
-    def load(self, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
-        """Put it back."""
+    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of :meth:`state_dict`."""
         chain = _chain(self.inner)
-        for key, form in meta.items():
+        for key, form in from_bytes(arrays["plain"]).items():
             depth, _, name = key.partition(".")
             if int(depth) >= len(chain) or not hasattr(chain[int(depth)], name):
                 raise StateMismatch(
@@ -201,9 +232,9 @@ class StrategyAggregator:
 
 @contextlib.contextmanager
 def widened(strategy: Strategy) -> Iterator[None]:
-    """For the length of a call, a strategy that samples takes everybody, and Python's global luck is untouched."""
+    """For the length of a call, a strategy that samples takes everybody; the global random state is untouched."""
     kept = [(s, n, getattr(s, n)) for s in _chain(strategy) for n in _WIDE if getattr(s, n, 0.0) > 0.0]
-    luck = random.getstate()
+    state = random.getstate()
     try:
         for owner, name, _ in kept:
             setattr(owner, name, _WIDE[name])
@@ -211,7 +242,7 @@ def widened(strategy: Strategy) -> Iterator[None]:
     finally:
         for owner, name, value in kept:
             setattr(owner, name, value)
-        random.setstate(luck)
+        random.setstate(state)
 
 
 def _chain(strategy: Strategy) -> list[Strategy]:
@@ -226,6 +257,22 @@ def _clean(reply: ValidReply, content: RecordDict) -> Message:
     message = reply.arrival.message
     message.content = content
     return message
+
+
+def _like(value: Any, dtype: np.dtype[np.generic]) -> Any:
+    """The value in this type; integers are rounded, not cut."""
+    return np.rint(value).astype(dtype) if dtype.kind != "f" else value.astype(dtype)
+
+
+def as_bytes(meta: Mapping[str, Any]) -> NDArray[np.uint8]:
+    """Plain values as an array, so that they can be part of a state."""
+    return np.frombuffer(json.dumps(meta, sort_keys=True).encode(), np.uint8)
+
+
+def from_bytes(array: NDArray[Any]) -> dict[str, Any]:
+    """Inverse of :func:`as_bytes`."""
+    found: dict[str, Any] = json.loads(np.asarray(array, np.uint8).tobytes())
+    return found
 
 
 def _save(key: str, value: Any, arrays: Arrays, meta: dict[str, Any]) -> None:

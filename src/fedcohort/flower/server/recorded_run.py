@@ -19,14 +19,9 @@ from fedcohort.protocols import Selector
 from fedcohort.registry.lookup import make_selector
 from fedcohort.rounds.replay import Known, replay
 from fedcohort.rounds.session import Session
-from fedcohort.storage.journal import Journal
+from fedcohort.storage.run_folder import StateFolder
 from fedcohort.storage.snapshots import Snapshots
 from fedcohort.types import Arrays, Index
-
-
-def vectors_path(folder: Path, index: int) -> Path:
-    """Where the whole updates of a round are kept."""
-    return folder / "vectors" / f"round-{index:08d}.pack"
 
 
 def replay_folder(folder: Path, selector: Selector | None = None) -> list[Index]:
@@ -34,7 +29,7 @@ def replay_folder(folder: Path, selector: Selector | None = None) -> list[Index]
 
     `selector` is needed only where the run was given an object instead of a name of the catalogue.
     """
-    journal = Journal.read(folder / "journal.db")
+    journal = StateFolder(folder).reader()
     try:
         header = journal.header
         chooser = selector or _named(str(header["selector"]))
@@ -99,13 +94,13 @@ class RecordedRun(Known):
         return kept
 
     def _kept(self, index: int) -> Arrays:
-        path = vectors_path(self.folder, index)
+        path = StateFolder(self.folder).vectors(index)
         if path.exists():
             try:
                 return unpack(path.read_bytes())[0]
             except PackError as error:
                 raise JournalDamaged(f"file {path}", str(error), "do not trust this run") from None
-        asked = Snapshots(self.folder / "asks").at(index)  # of a round that is still open
+        asked = Snapshots(StateFolder(self.folder).asks).at(index)  # of a round that is still open
         if asked is None or "probe.probe_weights" not in asked[0]:
             raise StoreError(
                 f"state folder {self.folder}",

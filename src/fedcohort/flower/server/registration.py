@@ -24,6 +24,7 @@ class Attendance:
         self.settings, self.driver, self.clients = settings, driver, clients
         self.late: dict[int, float] = {}  # slot -> seconds, since the last row
         self._answers: list[Arrival] = []  # registrations that were pulled and not yet taken in
+        self.awaited: Callable[[Arrival], bool] = lambda arrival: False  # whether the open round takes this reply
 
     def gather(self, arrays: ArrayRecord) -> None:
         """Ask everybody there who they are, until enough are known or the time is up."""
@@ -75,20 +76,22 @@ class Attendance:
             else "start more SuperNodes, or lower min_available",
         )
 
-    def assemble(self, arrays: ArrayRecord) -> None:
-        """Take in what came since the last round; wait at most one deadline for somebody to be there."""
+    def assemble(self, arrays: ArrayRecord, *, wait: bool = True) -> None:
+        """Take in what came since the last round; `wait` at most one deadline for somebody to be there."""
         s = self.settings
         until = s.clock() + s.deadline
         while True:
             self.sweep()
             self.clients.refresh(s.ttl, arrays)
             self.sweep()
-            if self.clients.available().size or s.clock() >= until:
+            if not wait or self.clients.available().size or s.clock() >= until:
                 return
             s.sleep(min(s.poll, max(until - s.clock(), 0.0)))
 
     def registered(self, arrival: Arrival) -> None:
-        """A reply that the open phase does not wait for: a registration, or a late one."""
+        """A reply that the open phase does not wait for: for the open round, a registration, or a late one."""
+        if self.awaited(arrival):
+            return
         if arrival.sent.kind == wire.REGISTER:
             self._answers.append(arrival)  # taken in together, so that slots follow the order of ids
             return

@@ -1,13 +1,14 @@
 """What is believed of a reply. Each on its own first; then against what the others of this deployment usually send.
 
-On its own (`ReplyValidator.read`): content there, one model of the right names, shapes and types, finite, of a
-believable norm and weight; one metric record of finite numbers; the declared signals, sane. Against the rest
-(`ReplyValidator.agree`): the metric keys that most clients send (one vote each), and a weight and a norm within
-`ratio` of the usual ones, so that one client can neither end the run nor own the model.
+On its own (`ReplyValidator.read`): content there, one model of the right names, shapes and types, one metric record of
+finite numbers, the declared signals; whether the numbers are sane is the round engine's to judge, as everywhere.
+Against the rest (`ReplyValidator.agree`): the metric keys that most clients send (one vote each), and a weight and a
+norm within `ratio` of the usual ones, so that one client can neither end the run nor own the model.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -23,8 +24,7 @@ from fedcohort.flower import wire
 from fedcohort.flower.model_layout import ModelLayout
 from fedcohort.flower.server.driver import Arrival
 from fedcohort.flower.wire import Refused
-from fedcohort.rounds.validation import Limits, validate
-from fedcohort.types import Arrays, Model, Updates
+from fedcohort.types import Arrays, Model
 
 RATIO = 100.0  # how far above the usual weight or norm a reply may be
 REMEMBERED = 50  # accepted weights and norms kept for the comparison
@@ -32,7 +32,7 @@ REMEMBERED = 50  # accepted weights and norms kept for the comparison
 
 @dataclass(frozen=True)
 class ValidReply:
-    """A reply that was read in full and stood every test of its own."""
+    """A reply that could be read: the right records, names, shapes and types. Its numbers are the engine's to judge."""
 
     slot: int
     arrival: Arrival
@@ -85,7 +85,6 @@ class ReplyValidator:
         self,
         layout: ModelLayout,
         *,
-        limits: Limits,
         weight_key: str,
         weight_needed: bool,
         metrics: Iterable[str] | None = None,
@@ -93,10 +92,10 @@ class ReplyValidator:
         metric_signals: Mapping[str, str] | None = None,
         ratio: float = RATIO,
     ) -> None:
-        self.layout, self.limits, self.ratio, self.check_shapes = layout, limits, ratio, check_shapes
+        self.layout, self.ratio, self.check_shapes = layout, ratio, check_shapes
         self.weight_key, self.weight_needed = weight_key, weight_needed
         self.metric_signals = dict(metric_signals or {})
-        self.ballot = MetricKeyVote(metrics)
+        self.vote = MetricKeyVote(metrics)
         self.weights: list[float] = []
         self.norms: list[float] = []
         self.widths = {"insight": int(layout.last_layer.sum()), "probe_weights": layout.last_layer.size}
@@ -122,20 +121,10 @@ class ReplyValidator:
         with np.errstate(over="ignore", invalid="ignore"):
             delta = np.asarray(theirs.params - (theirs.params if free else model.params), np.float32)
         signals = read_signals(content, wanted, metrics, self.metric_signals, self.widths)
-        row = Updates(
-            np.array([arrival.sent.slot]),
-            delta[None],
-            np.array([weight], np.float64),
-            np.array([-1 if isinstance(steps, list) else int(steps)]),
-            theirs.buffers[None],
-            theirs.counters[None],
-        )
-        verdict = validate(row, {n: np.asarray(v)[None] for n, v in signals.items()}, self.limits)
-        if not verdict.accepted[0]:
-            raise Refused(verdict.reasons[arrival.sent.slot])
+        taken = -1 if isinstance(steps, list) else int(steps)
         rest = RecordDict(dict(wire.foreign(content).config_records))
         slot = arrival.sent.slot
-        return ValidReply(slot, arrival, named, theirs, delta, metrics, float(weight), int(row.steps[0]), signals, rest)
+        return ValidReply(slot, arrival, named, theirs, delta, metrics, float(weight), taken, signals, rest)
 
     def _arrays(self, content: RecordDict) -> tuple[dict[str, NDArray[np.generic]], bool]:
         records = wire.foreign(content).array_records
@@ -160,7 +149,7 @@ class ReplyValidator:
 
     def agree(self, replies: Mapping[int, ValidReply]) -> dict[int, str]:
         """Reasons against those that do not fit what the others send. `replies` stood every test of their own."""
-        keys = set(self.ballot.vote({slot: r.metrics for slot, r in replies.items()}))
+        keys = set(self.vote.vote({slot: r.metrics for slot, r in replies.items()}))
         usual = (
             _usual([r.weight for r in replies.values()], self.weights),
             _usual([r.norm for r in replies.values()], self.norms),
@@ -179,17 +168,22 @@ class ReplyValidator:
         self.norms = (self.norms + [r.norm for r in good if r.norm > 0])[-REMEMBERED:]
         return reasons
 
-    def state(self) -> tuple[Arrays, dict[str, Any]]:
+    def state_dict(self) -> Arrays:
         """What was learned of the deployment."""
-        votes = {str(k): list(v) for k, v in self.ballot.votes.items()}
-        arrays = {"weights": np.array(self.weights, np.float64), "norms": np.array(self.norms, np.float64)}
-        return arrays, {"votes": votes, "holds": None if self.ballot.holds is None else list(self.ballot.holds)}
+        votes = {str(k): list(v) for k, v in self.vote.votes.items()}
+        keys = {"votes": votes, "holds": None if self.vote.holds is None else list(self.vote.holds)}
+        return {
+            "weights": np.array(self.weights, np.float64),
+            "norms": np.array(self.norms, np.float64),
+            "keys": np.frombuffer(json.dumps(keys, sort_keys=True).encode(), np.uint8),
+        }
 
-    def load(self, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state`."""
+    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of :meth:`state_dict`."""
         self.weights, self.norms = arrays["weights"].tolist(), arrays["norms"].tolist()
-        self.ballot.votes = {int(k): tuple(v) for k, v in meta["votes"].items()}
-        self.ballot.holds = None if meta["holds"] is None else tuple(meta["holds"])
+        keys = json.loads(np.asarray(arrays["keys"], np.uint8).tobytes())
+        self.vote.votes = {int(k): tuple(v) for k, v in keys["votes"].items()}
+        self.vote.holds = None if keys["holds"] is None else tuple(keys["holds"])
 
 
 def read_signals(

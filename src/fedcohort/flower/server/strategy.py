@@ -25,12 +25,12 @@ from fedcohort.errors import BadParameter, OutOfTurn
 from fedcohort.flower.model_layout import ModelLayout
 from fedcohort.flower.server.aggregator import StrategyAggregator
 from fedcohort.flower.server.driver import Arrival, Sent
-from fedcohort.flower.server.flower_rounds import EvaluateFn, Rounds
+from fedcohort.flower.server.flower_backend import EvaluateFn, FlowerBackend
 from fedcohort.flower.server.method_aggregator import MethodAggregator
-from fedcohort.flower.server.round_result import OpenRound
 from fedcohort.flower.server.strategy_settings import StrategySettings
 from fedcohort.protocols import Method, Selector, ServerEvaluator
 from fedcohort.registry.lookup import make_method, make_selector
+from fedcohort.rounds.engine import RoundEngine
 from fedcohort.rounds.session import Session
 from fedcohort.types import Outcome
 
@@ -78,8 +78,9 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         self._spare = make_method(method) if isinstance(method, str) else None
         self.evaluator, self.last_layer, self.evaluate_fn = server_evaluator, last_layer, evaluate_fn
         self._text = selector if isinstance(selector, str) else type(selector).__name__
-        self._rounds: Rounds | None = None
-        self._open: tuple[OpenRound, list[Message]] | None = None
+        self._engine: RoundEngine | None = None
+        self._backend: FlowerBackend
+        self._messages: dict[str, Sent] = {}  # what another loop has sent for us, by message id
         # a selector above the privacy level is refused here, before anything is sent
         Session(self.selector, cohort_size=cohort_size, seed=self.settings.seed, max_privacy=self.settings.max_privacy)
 
@@ -106,30 +107,31 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         """Run the remaining rounds; a `state_dir` with an earlier process's rounds is gone on with."""
         log.info("Starting CohortStrategy with %s:", type(self.inner).__name__ if self.inner else self._method_name)
         self.summary()
-        train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-        evaluate_fn = evaluate_fn or self.evaluate_fn
-        rounds = self._begin(grid, initial_arrays, timeout)
+        engine = self._begin(grid, initial_arrays, timeout)
+        backend = self._backend
+        backend.train_config, backend.evaluate_config = (
+            train_config or ConfigRecord(),
+            evaluate_config or ConfigRecord(),
+        )
+        backend.evaluate_fn = evaluate_fn or self.evaluate_fn
         try:
-            first = evaluate_fn(0, initial_arrays) if evaluate_fn is not None else None
-            done = rounds.session.index
-            if done >= num_rounds:
-                log.info(
-                    "all %d rounds are in %s already; use another state_dir to start over", done, rounds.memory.folder
-                )
-            while rounds.session.index < num_rounds:
-                log.info("[ROUND %d/%d]", rounds.session.index + 1, num_rounds)
-                rnd = rounds.again(train) or rounds.open(train)
-                rounds.exchange(rnd)
-                rounds.close(rnd, evaluate, evaluate_fn)
-            rounds.session.close()
-            return self._result(rounds, first)
+            first = backend.evaluate_fn(0, initial_arrays) if backend.evaluate_fn is not None else None
+            if engine.session.index >= num_rounds:
+                folder = self.settings.state_dir
+                log.info("all %d rounds are in %s already; use another state_dir to start over", num_rounds, folder)
+            while engine.session.index < num_rounds:
+                log.info("[ROUND %d/%d]", engine.session.index + 1, num_rounds)
+                engine.round(last=engine.session.index + 1 == num_rounds)
+                self._log_reasons(engine)
+            engine.session.close()
+            return self._result(engine, first)
         finally:
-            rounds.memory.close()
+            backend.memory.close()
 
     @property
     def history(self) -> list[dict[str, Any]]:
         """One row per round: outcomes, seconds, metrics, names of those asked."""
-        return [] if self._rounds is None else list(self._rounds.rows)
+        return [] if self._engine is None else list(self._engine.history.rows)
 
     # -- for loops that are not ours -------------------------------------------------------------------------------
 
@@ -137,42 +139,46 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Choose the cohort and write its messages."""
-        rounds = self._rounds or self._begin(grid, arrays, self.settings.deadline)
-        if rounds.session.index != server_round - 1:
+        engine = self._engine or self._begin(grid, arrays, self.settings.deadline)
+        if engine.session.index != server_round - 1:
             raise OutOfTurn(
                 f"round {server_round}",
-                f"this strategy is at round {rounds.session.index + 1}",
-                "call CohortStrategy.start, which goes on where it stopped",
+                f"this strategy is at round {engine.session.index + 1}",
+                "call CohortStrategy.start, which resumes where it stopped",
             )
-        rounds.adopt(arrays)
-        rnd = rounds.open(config)
+        backend = self._backend
+        backend.send, backend.train_config, backend.evaluate_fn = False, config, self.evaluate_fn
+        engine.model = backend.adopt(arrays)
+        rnd = engine.open()
+        kind, contents = backend.outgoing
         messages = [
-            Message(body, dst_node_id=node, message_type=rnd.kind, ttl=self.settings.ttl, group_id=str(server_round))
-            for node, body in rnd.contents.values()
+            Message(body, dst_node_id=node, message_type=kind, ttl=self.settings.ttl, group_id=str(server_round))
+            for node, body in contents.values()
         ]
-        self._open = rnd, messages
+        now = self.settings.clock()
+        sent = {
+            slot: Sent(slot, message.metadata.dst_node_id, kind, rnd.work.index, now, now)
+            for slot, message in zip(contents, messages, strict=True)
+        }
+        backend.expect(sent, rnd.work)
+        self._messages = {str(m.metadata.message_id): sent[s] for s, m in zip(contents, messages, strict=True)}
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """ReplyValidator what came; those of whom nothing came are late."""
-        if self._open is None or self._rounds is None:
+        """Validate what came; those of whom nothing came are late."""
+        if self._engine is None or self._engine.open_round is None:
             raise OutOfTurn(f"round {server_round}", "nobody was asked", "call configure_train first")
-        (rnd, messages), rounds, self._open = self._open, self._rounds, None
-        now = self.settings.clock()
-        sent = {
-            m.metadata.message_id: Sent(slot, m.metadata.dst_node_id, rnd.kind, rnd.asked.index, rnd.started, now)
-            for slot, m in zip(rnd.contents, messages, strict=True)
-        }
+        engine, now, came = self._engine, self.settings.clock(), []
         for message in replies:
-            found = sent.pop(message.metadata.reply_to_message_id, None)
-            if found is not None:
-                rounds.take(rnd, Arrival(found, message, now - rnd.started))
-        rnd.timed_out = bool(sent)
-        rounds.close(rnd, ConfigRecord(), self.evaluate_fn, send=False)
-        row = rounds.rows[-1]
-        return rounds.arrays if row[Outcome.OK.name.lower()] else None, _record(row, "train.")
+            sent = self._messages.pop(str(message.metadata.reply_to_message_id), None)
+            if sent is not None:
+                came.append(Arrival(sent, message, now - sent.at))
+        engine.receive(self._backend.read(came, timed_out=bool(self._messages)))
+        row = engine.close("replies-handed-over")
+        self._log_reasons(engine)
+        return self._backend.arrays if row[Outcome.OK.name.lower()] else None, _record(row, "train.")
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -192,26 +198,63 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
     def _method_name(self) -> str:
         return self.method.name if self.method is not None else type(self.inner).__name__
 
-    def _begin(self, grid: Grid, arrays: ArrayRecord, timeout: float) -> Rounds:
+    def _begin(self, grid: Grid, arrays: ArrayRecord, timeout: float) -> RoundEngine:
+        """Find the clients, refuse what cannot work, open or make the journal, go back to where a crash left us."""
         layout = ModelLayout.of(arrays, self.last_layer)
         settings = replace(self.settings, deadline=min(self.settings.deadline, timeout))
-        half: StrategyAggregator | MethodAggregator
+        method: StrategyAggregator | MethodAggregator
         if self.method is not None:
-            half = MethodAggregator(self.method, layout, settings.seed, self.evaluator, self._spare)
+            method = MethodAggregator(self.method, layout, settings.seed, self.evaluator, self._spare)
         else:
             assert self.inner is not None
-            half = StrategyAggregator(self.inner)
-        rounds = Rounds(settings, self.selector, half, grid, arrays, layout)
-        rounds.begin({"kind": "flower", "selector": self._text, "seed": settings.seed, "model": self._method_name})
-        self._rounds = rounds
-        return rounds
+            method = StrategyAggregator(self.inner, layout if settings.check_shapes else None)
+        backend = FlowerBackend(settings, self.selector, method, grid, arrays, layout, self.evaluator)
+        header = {"kind": "flower", "selector": self._text, "seed": settings.seed, "model": self._method_name}
+        header |= {"asynchronous": True} if settings.buffer_size else {}
+        resumed = backend.memory.open(header)
+        try:
+            for _, _, meta in backend.memory.records("roster"):
+                backend.clients.load(meta)
+            backend.here.gather(arrays)
+            backend.here.check(type(self.selector).__name__)
+            if not resumed:
+                backend.memory.create(header)
+            self._backend, self._engine = backend, self._make_engine(settings, backend, method)
+            if resumed:
+                done = self._engine.recovery.resume(self._engine)
+                log.info("resumed: %d rounds are done, next is round %d", done, done + 1)
+            backend.index = self._engine.session.index
+            backend.note_clients()
+        except BaseException:
+            backend.memory.close()
+            raise
+        return self._engine
 
-    def _result(self, rounds: Rounds, first: MetricRecord | None) -> Result:
+    def _make_engine(
+        self, settings: StrategySettings, backend: FlowerBackend, method: StrategyAggregator | MethodAggregator
+    ) -> RoundEngine:
+        session = Session(
+            self.selector,
+            cohort_size=settings.cohort_size,
+            seed=settings.seed,
+            journal=backend.memory.journal,
+            provides=backend.provides,
+            max_privacy=settings.max_privacy,
+            asynchronous=settings.buffer_size > 0,
+        )
+        recovery = backend.memory.recovery()
+        return RoundEngine(session, method, backend, settings, backend.model, limits=settings.limits, recovery=recovery)
+
+    def _log_reasons(self, engine: RoundEngine) -> None:
+        for slot, why in sorted(engine.history.reasons[-1].items()):
+            log.info("\tclient %s: %s", self._backend.clients.roster.name(slot), why)
+
+    def _result(self, engine: RoundEngine, first: MetricRecord | None) -> Result:
         result = Result()
-        result.arrays = rounds.arrays
+        result.arrays = self._backend.arrays
         if first is not None:
             result.evaluate_metrics_serverapp[0] = first
-        for number, row in enumerate(rounds.rows, start=1):
+        for number, row in enumerate(engine.history.rows, start=1):
             for prefix, kept in (
                 ("train.", result.train_metrics_clientapp),
                 ("evaluate.", result.evaluate_metrics_clientapp),
