@@ -10,53 +10,57 @@ Everything here loads on first use; `import fedcohort` itself needs NumPy only.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedcohort.core.lazy import exports
 
 __version__ = "0.1.0"
 
-_LAZY = {
-    "Session": "fedcohort.rounds.session",
-    "make_selector": "fedcohort.registry.lookup",
-    "make_method": "fedcohort.registry.lookup",
-    "simulate": "fedcohort.experiment.api",
-    "task_from": "fedcohort.experiment.api",
-    "Dataset": "fedcohort.data.dataset",
-    "Cohort": "fedcohort.types",
-    "Outcome": "fedcohort.types",
-    "Round": "fedcohort.types",
-    "RoundResult": "fedcohort.types",
-    "Signals": "fedcohort.types",
-}
-
-__all__ = [
-    "Cohort",
-    "Dataset",
-    "Outcome",
-    "Round",
-    "RoundResult",
-    "Session",
-    "Signals",
-    "__version__",
-    "make_method",
-    "make_selector",
-    "simulate",
-    "task_from",
-]
-
 if TYPE_CHECKING:
-    from fedcohort.data.dataset import Dataset
-    from fedcohort.experiment.api import simulate, task_from
-    from fedcohort.registry.lookup import make_method, make_selector
-    from fedcohort.rounds.session import Session
-    from fedcohort.types import Cohort, Outcome, Round, RoundResult, Signals
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'fedcohort' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    from fedcohort.data.dataset import Dataset as Dataset
+    from fedcohort.errors import FedcohortError as FedcohortError
+    from fedcohort.experiment.api import simulate as simulate
+    from fedcohort.experiment.api import task_from as task_from
+    from fedcohort.experiment.config import RunConfig as RunConfig
+    from fedcohort.protocols import Method as Method
+    from fedcohort.protocols import Prober as Prober
+    from fedcohort.protocols import Selector as Selector
+    from fedcohort.protocols import Task as Task
+    from fedcohort.protocols import World as World
+    from fedcohort.registry.lookup import make_method as make_method
+    from fedcohort.registry.lookup import make_selector as make_selector
+    from fedcohort.registry.lookup import make_task_spec as make_task_spec
+    from fedcohort.registry.lookup import make_world_spec as make_world_spec
+    from fedcohort.rounds.history import History as History
+    from fedcohort.rounds.policy import RoundPolicy as RoundPolicy
+    from fedcohort.rounds.roster import Roster as Roster
+    from fedcohort.rounds.session import Session as Session
+    from fedcohort.selectors.base import StatefulSelector as StatefulSelector
+    from fedcohort.types import Cohort as Cohort
+    from fedcohort.types import Model as Model
+    from fedcohort.types import Outcome as Outcome
+    from fedcohort.types import Plan as Plan
+    from fedcohort.types import Round as Round
+    from fedcohort.types import RoundResult as RoundResult
+    from fedcohort.types import Signals as Signals
+    from fedcohort.types import Updates as Updates
+    from fedcohort.worlds.world_spec import WorldSpec as WorldSpec
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "types": ("Cohort", "Model", "Outcome", "Plan", "Round", "RoundResult", "Signals", "Updates"),
+            "protocols": ("Method", "Prober", "Selector", "Task", "World"),
+            "errors": ("FedcohortError",),
+            "rounds.history": ("History",),
+            "rounds.policy": ("RoundPolicy",),
+            "rounds.roster": ("Roster",),
+            "rounds.session": ("Session",),
+            "selectors.base": ("StatefulSelector",),
+            "worlds.world_spec": ("WorldSpec",),
+            "data.dataset": ("Dataset",),
+            "experiment.config": ("RunConfig",),
+            "experiment.api": ("simulate", "task_from"),
+            "registry.lookup": ("make_method", "make_selector", "make_task_spec", "make_world_spec"),
+        },
+    )

@@ -36,6 +36,7 @@ from fedcohort.core.constraints import first_problem
 
 P = ParamSpec("P")
 R = TypeVar("R")
+EXTRAS = {"flwr": "flower", "torch": "torch", "ray": "ray", "starlette": "dashboard", "uvicorn": "dashboard"}
 
 
 class FedcohortError(Exception):
@@ -76,6 +77,12 @@ class MissingExtra(ConfigError, ImportError):
     def of(cls, what: str, extra: str) -> MissingExtra:
         """Say which extra `what` needs."""
         return cls(what, f"needs the extra {extra!r}", f"install it with: pip install 'fedcohort[{extra}]'")
+
+    @classmethod
+    def instead_of(cls, what: str, error: ModuleNotFoundError) -> Exception:
+        """The error that names the extra which holds the missing module, or `error` itself where no extra does."""
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        return error if extra is None else cls.of(what, extra)
 
 
 class ContractError(FedcohortError):

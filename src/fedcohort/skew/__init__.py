@@ -11,9 +11,25 @@ Your own arrays: `rank_clients(Dataset.from_arrays(x, y, client))`. Insights tha
 
 from __future__ import annotations
 
-from fedcohort.selectors.fedacs import skewness
-from fedcohort.skew.confidence import comparisons_needed, confidence_of, radius
-from fedcohort.skew.ranking import measure, rank_clients
-from fedcohort.skew.skew_report import SkewReport
+from typing import TYPE_CHECKING
 
-__all__ = ["SkewReport", "comparisons_needed", "confidence_of", "measure", "radius", "rank_clients", "skewness"]
+from fedcohort.core.lazy import exports
+
+if TYPE_CHECKING:
+    from fedcohort.selectors.fedacs import skewness as skewness
+    from fedcohort.skew.confidence import comparisons_needed as comparisons_needed
+    from fedcohort.skew.confidence import confidence_of as confidence_of
+    from fedcohort.skew.confidence import radius as radius
+    from fedcohort.skew.ranking import measure as measure
+    from fedcohort.skew.ranking import rank_clients as rank_clients
+    from fedcohort.skew.skew_report import SkewReport as SkewReport
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "ranking": ("measure", "rank_clients"),
+            "skew_report": ("SkewReport",),
+            "confidence": ("comparisons_needed", "confidence_of", "radius"),
+            ".selectors.fedacs": ("skewness",),
+        },
+    )

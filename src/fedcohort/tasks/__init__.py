@@ -1,1 +1,22 @@
 """What is trained: datasets, models, objectives and the engines that train a whole cohort."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedcohort.core.lazy import exports
+
+if TYPE_CHECKING:
+    from fedcohort.tasks.classification import ClassificationSpec as ClassificationSpec
+    from fedcohort.tasks.quadratic import Quadratic as Quadratic
+    from fedcohort.tasks.quadratic import QuadraticSpec as QuadraticSpec
+    from fedcohort.tasks.spec import TaskSpec as TaskSpec
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "classification": ("ClassificationSpec",),
+            "quadratic": ("Quadratic", "QuadraticSpec"),
+            "spec": ("TaskSpec",),
+        },
+    )

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "SelectorContract": "selector_contract",
-    "MethodContract": "method_contract",
-    "WorldContract": "world_contract",
-    "TaskContract": "task_contract",
-    "SyntheticFederation": "synthetic_federation",
-    "LinearEvaluator": "linear_evaluator",
-    "example_round": "method_checks",
-}
+from fedcohort.core.lazy import exports
 
-__all__ = [
-    "LinearEvaluator",
-    "MethodContract",
-    "SelectorContract",
-    "SyntheticFederation",
-    "TaskContract",
-    "WorldContract",
-    "example_round",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Load each contract when it is asked for, so that testing a selector needs no task."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+if TYPE_CHECKING:
+    from fedcohort.testing.linear_evaluator import LinearEvaluator as LinearEvaluator
+    from fedcohort.testing.method_contract import MethodContract as MethodContract
+    from fedcohort.testing.selector_contract import SelectorContract as SelectorContract
+    from fedcohort.testing.synthetic_federation import SyntheticFederation as SyntheticFederation
+    from fedcohort.testing.task_contract import TaskContract as TaskContract
+    from fedcohort.testing.world_contract import WorldContract as WorldContract
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "selector_contract": ("SelectorContract",),
+            "method_contract": ("MethodContract",),
+            "world_contract": ("WorldContract",),
+            "task_contract": ("TaskContract",),
+            "synthetic_federation": ("SyntheticFederation",),
+            "linear_evaluator": ("LinearEvaluator",),
+        },
+    )

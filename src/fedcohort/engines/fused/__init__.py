@@ -1,6 +1,19 @@
 """The fused engine: Numba kernels, samples innermost, one client per thread. Import it only where it is chosen."""
 
-from .fused_engine import FusedEngine
-from .workspace import stages_of
+from __future__ import annotations
 
-__all__ = ["FusedEngine", "stages_of"]
+from typing import TYPE_CHECKING
+
+from fedcohort.core.lazy import exports
+
+if TYPE_CHECKING:
+    from fedcohort.engines.fused.fused_engine import FusedEngine as FusedEngine
+    from fedcohort.engines.fused.workspace import stages_of as stages_of
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "fused_engine": ("FusedEngine",),
+            "workspace": ("stages_of",),
+        },
+    )

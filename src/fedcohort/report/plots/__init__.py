@@ -1,1 +1,19 @@
 """Pictures with matplotlib."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedcohort.core.lazy import exports
+
+if TYPE_CHECKING:
+    from fedcohort.report.plots.skew_picture import draw_skew as draw_skew
+    from fedcohort.report.plots.world_picture import draw_world as draw_world
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "world_picture": ("draw_world",),
+            "skew_picture": ("draw_skew",),
+        },
+    )
