@@ -113,7 +113,7 @@ def test_curves_grow_while_a_run_goes_on(browser, tmp_path):
         click(browser, "#runs tbody tr:nth-child(2) input")
         wait(browser, "document.querySelectorAll('#compared tbody tr').length === 2")
         type_in(browser, "#target", "0.5")
-        wait(browser, "document.querySelector('#compared tbody').innerText.includes('never')")
+        wait(browser, "document.querySelector('#compared tbody').innerText.includes('not reached')")
         assert "6" in browser.execute_script("return document.querySelector('#compared tbody tr').innerText")
         shutil.rmtree(tmp_path / "done")
         wait(browser, "document.querySelectorAll('#compared tbody tr').length === 1")

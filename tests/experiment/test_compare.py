@@ -15,7 +15,7 @@ from scipy import stats
 from fedcohort.errors import BadParameter, StoreError, UnknownName
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.metrics import paired
-from fedcohort.experiment.metrics.compare import compare, compare_subjects
+from fedcohort.experiment.metrics.compare import compare, compare_records
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.experiment.store import Store
 from fedcohort.experiment.sweep import from_mapping, run_sweep
@@ -90,7 +90,7 @@ def row(comparison, entry, setting=0):
 def test_pairing_sees_what_means_hide():
     """Seeds differ by far more than selectors do; by seed oort is 0.01 ahead each time."""
     base = [0.1, 0.9, 0.3, 0.7, 0.5, 0.2, 0.8]
-    found = compare_subjects(ends({"oort": [b + 0.01 for b in base], "uniform": base}), metric("final"))
+    found = compare_records(ends({"oort": [b + 0.01 for b in base], "uniform": base}), metric("final"))
     oort = row(found, "oort")
     assert found.baseline == "uniform"
     assert oort.difference == pytest.approx(0.01)
@@ -98,23 +98,23 @@ def test_pairing_sees_what_means_hide():
     assert oort.p == pytest.approx(2 / 2**7)
     assert oort.verdict == "better"
     assert oort.low < row(found, "uniform").mean < oort.high  # unpaired intervals overlap widely
-    turned = compare_subjects(ends({"oort": [b + 0.01 for b in base], "uniform": base}), metric("drop"))
+    turned = compare_records(ends({"oort": [b + 0.01 for b in base], "uniform": base}), metric("drop"))
     assert row(turned, "oort").verdict == "no difference in any seed"
 
 
 def test_words():
     base = [0.5] * 5
-    few = compare_subjects(ends({"uniform": base, "oort": [0.6, 0.61, 0.62, 0.6, 0.7]}), metric("final"))
+    few = compare_records(ends({"uniform": base, "oort": [0.6, 0.61, 0.62, 0.6, 0.7]}), metric("final"))
     assert "5 of 5 seeds, but so few seeds cannot show it (p >= 0.062)" in row(few, "oort").verdict
-    noisy = compare_subjects(
+    noisy = compare_records(
         ends({"uniform": [0.5] * 8, "oort": [0.6, 0.4, 0.55, 0.45, 0.5, 0.52, 0.47, 0.51]}), metric("final")
     )
     assert row(noisy, "oort").verdict == "inside the noise"
-    worse = compare_subjects(ends({"uniform": [0.5] * 8, "oort": [0.4 + 0.001 * i for i in range(8)]}), metric("final"))
+    worse = compare_records(ends({"uniform": [0.5] * 8, "oort": [0.4 + 0.001 * i for i in range(8)]}), metric("final"))
     assert row(worse, "oort").verdict == "worse"
-    one = compare_subjects(ends({"uniform": [0.5], "oort": [0.9]}), metric("final"))
+    one = compare_records(ends({"uniform": [0.5], "oort": [0.9]}), metric("final"))
     assert "no statement" in row(one, "oort").verdict
-    apart = compare_subjects([run_of("uniform", 0, [0.5]), run_of("oort", 1, [0.9])], metric("final"))
+    apart = compare_records([run_of("uniform", 0, [0.5]), run_of("oort", 1, [0.9])], metric("final"))
     assert "no seed in common" in row(apart, "oort").verdict
 
 
@@ -122,10 +122,10 @@ def test_several_comparisons_are_corrected():
     """Six seeds all ahead give p = 1/32; beside two others that is 3/32 after Holm, and not called better."""
     base = [0.5] * 6
     up = [0.6 + 0.01 * i for i in range(6)]
-    alone = compare_subjects(ends({"uniform": base, "oort": up}), metric("final"))
+    alone = compare_records(ends({"uniform": base, "oort": up}), metric("final"))
     assert row(alone, "oort").verdict == "better"
     values = {"uniform": base, "oort": up, "afl": [0.4, 0.6] * 3, "flash": [0.6, 0.4] * 3}
-    three = compare_subjects(ends(values), metric("final"))
+    three = compare_records(ends(values), metric("final"))
     assert row(three, "oort").adjusted == pytest.approx(3 / 32)
     assert "after correction" in row(three, "oort").verdict
 
@@ -134,15 +134,15 @@ def test_never_is_worse_than_any_number_and_in_no_mean():
     """oort reaches 0.8 in round 2 of 3 for six seeds; uniform in round 3 for two of them, and never for four."""
     runs = [run_of("oort", k, [0.1, 0.8, 0.9], clock=5.0) for k in range(6)]
     runs += [run_of("uniform", k, [0.1, 0.2, 0.8 if k < 2 else 0.3], clock=5.0) for k in range(6)]
-    found = compare_subjects(runs, metric("rounds_to_target"), target=0.8)
+    found = compare_records(runs, metric("rounds_to_target"), target=0.8)
     uniform, oort = row(found, "uniform"), row(found, "oort")
     assert (uniform.mean, uniform.count, uniform.values[5]) == (3.0, 2, None)
-    assert (oort.mean, oort.difference, oort.wins, oort.losses, oort.never) == (2.0, -1.0, 6, 0, 4)
+    assert (oort.mean, oort.difference, oort.wins, oort.losses, oort.unreached) == (2.0, -1.0, 6, 0, 4)
     assert oort.p == pytest.approx(2 / 2**6)  # sign test
-    assert oort.verdict == "better (never counts as worst)"
-    nobody = compare_subjects(runs, metric("time_to_target"), target=0.99)
+    assert oort.verdict == "better (not reached counts as worst)"
+    nobody = compare_records(runs, metric("time_to_target"), target=0.99)
     assert (row(nobody, "oort").mean, row(nobody, "oort").verdict) == (None, "no difference in any seed")
-    own = compare_subjects(runs, metric("time_to_target"))  # target: where the baseline ends, (2 * .8 + 4 * .3) / 6
+    own = compare_records(runs, metric("time_to_target"))  # target: where the baseline ends, (2 * .8 + 4 * .3) / 6
     assert own.settings[0].target == pytest.approx(2.8 / 6)
     assert row(own, "oort").mean == 10.0
 
@@ -153,20 +153,20 @@ def test_ranks_over_worlds_and_the_gap_to_iid():
     for i in range(8):
         world = "iid-v1" if i == 0 else f"mixed-v1(clients={20 + i})"
         runs += ends({"uniform": [0.5, 0.5], "oort": [0.6, 0.6], "afl": [0.4, 0.4]}, world)
-    found = compare_subjects(runs, metric("final"))
+    found = compare_records(runs, metric("final"))
     assert found.ranks.entries == ("oort", "uniform", "afl")
     assert found.ranks.average == (1.0, 2.0, 3.0)
     assert found.ranks.critical == pytest.approx(1.1717, abs=1e-3)
     assert "oort ranks ahead of afl" in found.ranks.words
     assert "uniform" not in found.ranks.words
-    few = compare_subjects(runs[:12], metric("final"))
+    few = compare_records(runs[:12], metric("final"))
     assert "inside the noise" in few.ranks.words
-    one = compare_subjects(runs[:6], metric("final"))
+    one = compare_records(runs[:6], metric("final"))
     assert one.ranks is None
     assert "two settings" in " ".join(one.notes)
 
     gap = ends({"uniform": [0.9]}, "iid-v1") + ends({"uniform": [0.5], "oort": [0.7], "afl": [0.4]})
-    found = compare_subjects(gap, metric("final"))
+    found = compare_records(gap, metric("final"))
     assert row(found, "oort", 1).improvement == pytest.approx(0.5)
     assert row(found, "afl", 1).improvement == pytest.approx(-0.25)
     assert json.loads(json.dumps(found.data()))["settings"][1]["rows"][1]["entry"] == "oort"
@@ -174,18 +174,18 @@ def test_ranks_over_worlds_and_the_gap_to_iid():
 
 def test_baseline_and_other_axes():
     runs = ends({"oort": [0.5] * 2, "oort(explore=0.5)": [0.6] * 2, "afl": [0.4] * 2})
-    assert compare_subjects(runs, metric("final"), baseline="afl").baseline == "afl"
-    assert compare_subjects(runs, metric("final"), baseline="oort").baseline == "oort"
+    assert compare_records(runs, metric("final"), baseline="afl").baseline == "afl"
+    assert compare_records(runs, metric("final"), baseline="oort").baseline == "oort"
     with pytest.raises(UnknownName, match="afl"):
-        compare_subjects(runs, metric("final"), baseline="alf")
+        compare_records(runs, metric("final"), baseline="alf")
     with pytest.raises(BadParameter, match="several"):
-        compare_subjects(runs[2:4] + ends({"oort(explore=0.1)": [0.1]}), metric("final"), baseline="oort")
+        compare_records(runs[2:4] + ends({"oort(explore=0.1)": [0.1]}), metric("final"), baseline="oort")
     by = [
         run_of("uniform", k, [0.5 + i / 10], method=name)
         for i, name in enumerate(("fedavg", "fedprox"))
         for k in (0, 1)
     ]
-    found = compare_subjects(by, metric("final"), by="method")
+    found = compare_records(by, metric("final"), by="method")
     assert (found.baseline, row(found, "fedprox").difference) == ("fedavg", pytest.approx(0.1))
 
 
@@ -215,7 +215,7 @@ def test_from_a_sweep_to_a_table(tmp_path):
     command += ["--target", "0.99", "--json", "c.json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    for word in ("uniform", "oort", "never", "baseline", "mixed-v1, digits-softmax", "target 0.9900"):
+    for word in ("uniform", "oort", "not reached", "baseline", "mixed-v1, digits-softmax", "target 0.9900"):
         assert word in done.stdout
     told = json.loads((tmp_path / "c.json").read_text())
     assert [c["metric"] for c in told] == ["jain", "time_to_target"]

@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score
 from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.metrics import run_metrics as m
-from fedcohort.experiment.metrics.stored_metrics import METRICS, RunRecord, evenness, measure, metric, right_labels
+from fedcohort.experiment.metrics.stored_metrics import METRICS, RunRecord, evenness, measure, metric, correct_labels
 from fedcohort.experiment.run import build
 from fedcohort.rounds.history import History
 
@@ -71,7 +71,7 @@ def test_never_is_none_and_not_the_horizon():
     assert m.reached(ACC, 0.7, clock) == m.Reached(3, 4, 40.0)
     assert m.reached(ACC, 0.5, clock) == m.Reached(1, 2, 20.0)  # reaching it is enough
     assert m.reached(ACC, 0.81, clock) is None
-    assert m.words(None) == "never"
+    assert m.words(None) == "not reached"
     assert (m.words(0.123456), m.words(12345.6), m.words(NAN), m.words(3)) == ("0.1235", "12,346", "-", "3")
 
 
@@ -184,7 +184,7 @@ def test_oracles_of_a_world():
     """Right labels and evenness by counting client by client; choosing the cleanest has no regret."""
     config = RunConfig(task="quadratic(pool=2000)", world="mixed-v1(clients=20)", rounds=3, cohort_size=4)
     world = build(config).world
-    right, even = right_labels(world), evenness(world)
+    right, even = correct_labels(world), evenness(world)
     part = world.train
     whole = np.bincount(part.clean, minlength=10) / part.clean.size
     for k in range(20):

@@ -99,4 +99,4 @@ def test_rounds_to_the_accuracy_of_fedavg(tmp_path):
     for cell in found["cells"]:
         late = [i + 1 for i, a in enumerate(history[cell["row"], cell["column"]]) if a >= goal]
         assert cell["values"]["0"] == (late[0] if late else None)
-        assert cell["missing"] == "never"
+        assert cell["missing"] == "not reached"

@@ -188,8 +188,8 @@ def test_the_table_shows_ours_and_theirs(done):
 
 
 def test_never_and_partly_never_are_said():
-    cell = {"digits": 0, "published": 3, "missing": "never", "low": None, "high": None}
-    assert page.cell_text({**cell, "mean": None, "values": {"0": None}}) == "never / 3"
+    cell = {"digits": 0, "published": 3, "missing": "not reached", "low": None, "high": None}
+    assert page.cell_text({**cell, "mean": None, "values": {"0": None}}) == "not reached / 3"
     assert page.cell_text({**cell, "mean": 4.0, "values": {"0": 4.0, "1": None}}) == "**4** (1 of 2) / 3"
 
 

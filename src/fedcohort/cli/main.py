@@ -73,7 +73,7 @@ app.add_typer(world.app, name="world", help="Worlds: list them, see one.")
 
 
 def main() -> None:
-    """CatalogueEntry point of the `fedcohort` command."""
+    """Entry point of the `fedcohort` command."""
     try:
         code = app(prog_name="fedcohort", standalone_mode=False)
     except FedcohortError as error:

@@ -131,7 +131,7 @@ class _Values:
         return self.read[name]
 
     def of(self, place: Place) -> dict[int, Value]:
-        """By seed; a run that is not there has no entry, one that never reached its target None."""
+        """By seed; a run that is not there has no entry, one that did not reach its target has None."""
         if place not in self.known:
             there = [s for s in self.work.seeds if self.store.state(self.work.configs[place, s]) == "finished"]
             self.known[place] = {seed: self._measure(self.by_place[place], seed) for seed in there}
@@ -175,7 +175,7 @@ def judge(claim: Claim, work: StudyWork, values: _Values) -> dict[str, Any]:
     losses = sum(b is not None and (a is None or better * (a - b) < 0) for a, b in pairs)
     low, high = paired.interval(both) if both.size > 1 else (None, None)
     mean = float(both.mean()) if both.size else None
-    one_sided = both.size < len(pairs)  # somebody never got there: only wins and losses can be counted
+    one_sided = both.size < len(pairs)  # some have no value: only wins and losses can be counted
     verdict = _verdict(claim, better, mean, (low, high), (wins, losses), one_sided)
     return {
         "words": claim.words,

@@ -42,7 +42,7 @@ def quantity(name: str, *, percent: bool | None = None, digits: int = 1) -> Quan
 def until(
     target: Callable[[RunRecord, Lookup], float | None], what: str = "rounds_to_target", of: str = "accuracy"
 ) -> Quantity:
-    """Rounds (or virtual seconds) until a target that may depend on another cell's run; None: never.
+    """Rounds (or virtual seconds) until a target that may depend on another cell's run.
 
     `of` is what has to reach it: accuracy, f1 or macro_f1.
     """

@@ -120,7 +120,7 @@ def _summary(gathered: Gathered) -> str:
     return (
         f"{_count(len(runs), 'run')} ({done} finished), {_count(len(entries), gathered.by)}, "
         f"{_count(len(gathered.settings), 'setting')}, {_count(len(seeds), 'seed')}. "
-        f"ReportFiles {made} by fedcohort {__version__}."
+        f"Made {made} by fedcohort {__version__}."
     )
 
 

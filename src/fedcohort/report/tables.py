@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedcohort.experiment.metrics.compare import Comparison, Row, Setting, compare_subjects
+from fedcohort.experiment.metrics.compare import WORST, Comparison, Row, Setting, compare_records
 from fedcohort.experiment.metrics.run_metrics import words
 from fedcohort.experiment.metrics.stored_metrics import METRICS, metric
 from fedcohort.report.collected import Gathered, Run
@@ -52,7 +52,7 @@ def compared(
     chosen = [metric(name) for name in names]
     if not records:
         return []
-    return [compare_subjects(records, m, baseline=baseline, by=gathered.by, target=target) for m in chosen]
+    return [compare_records(records, m, baseline=baseline, by=gathered.by, target=target) for m in chosen]
 
 
 def comparison_section(made: Comparison) -> ReportSection:
@@ -141,10 +141,10 @@ def _against(row: Row, baseline: str) -> tuple[str, str, str]:
     p = "-" if row.adjusted is None else f"{row.adjusted:.3f}"
     if row.difference is None:
         return "-", f"{row.wins}:{row.losses}", p
-    span = f" [{words(row.difference_low)}, {words(row.difference_high)}]" if row.pairs - row.never > 1 else ""
+    span = f" [{words(row.difference_low)}, {words(row.difference_high)}]" if row.pairs - row.unreached > 1 else ""
     return f"{words(row.difference)}{span}", f"{row.wins}:{row.losses}", p
 
 
 def _look(verdict: str) -> str:
     """Only a verdict that stands is coloured."""
-    return next((w for w in LOOKS if verdict in (w, f"{w} (never counts as worst)")), "")
+    return next((w for w in LOOKS if verdict in (w, w + WORST)), "")

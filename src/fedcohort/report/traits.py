@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.errors import FedcohortError
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.metrics.stored_metrics import RunRecord, right_labels
+from fedcohort.experiment.metrics.stored_metrics import RunRecord, correct_labels
 from fedcohort.rounds.history import History
 
 Traits = dict[str, NDArray[np.float64]]
@@ -44,7 +44,7 @@ def _traits(world: str, task: str, seed: int) -> tuple[Traits, str]:
         built: Any = RunRecord(RunConfig(world=world, task=task, seed=seed), History(0)).world
         return {
             "skew": built.divergence(),
-            "noise": 1.0 - np.where(built.train.sizes > 0, right_labels(built), 1.0),
+            "noise": 1.0 - np.where(built.train.sizes > 0, correct_labels(built), 1.0),
             "speed": np.asarray(built.profiles()["expected_seconds"], np.float64),
             "samples": built.train.sizes.astype(np.float64),
         }, ""

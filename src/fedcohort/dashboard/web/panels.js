@@ -178,8 +178,8 @@ const Panels = (() => {
     ["rounds", (s) => number(s.rounds)], ["accuracy", (s) => percent(s.last)],
     ["best", (s) => (s.best === null ? "–" : `${percent(s.best)} (round ${s.best_round})`)],
     ["virtual time", (s) => time(s.clock)],
-    ["rounds to target", (s, aimed) => (aimed ? (s.reached_rounds === null ? "never" : number(s.reached_rounds)) : "–")],
-    ["time to target", (s, aimed) => (aimed ? (s.reached_rounds === null ? "never" : time(s.reached_clock)) : "–")],
+    ["rounds to target", (s, aimed) => (aimed ? (s.reached_rounds === null ? "not reached" : number(s.reached_rounds)) : "–")],
+    ["time to target", (s, aimed) => (aimed ? (s.reached_rounds === null ? "not reached" : time(s.reached_clock)) : "–")],
     ["traffic", (s) => `${number(s.bytes / 1e6, 3)} MB`],
     ["fairness (Jain)", (s) => number(s.jain, 3)], ["clients asked", (s) => percent(s.coverage)],
   ];

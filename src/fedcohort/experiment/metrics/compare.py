@@ -1,8 +1,8 @@
 """Comparison of runs: paired by seed within each setting, ranked over settings, and honest about noise.
 
 Runs that agree in everything but the selector (or the method) and the seed form a setting. Within it each entry is
-paired with the baseline seed by seed: both met the same world, the same luck, the same initial model. A difference is
-called real only when its bootstrap interval leaves zero out and the exact Wilcoxon test, corrected for the number of
+paired with the baseline seed by seed: both had the same world, random draws and initial model. A difference is called
+real only when its bootstrap interval leaves zero out and the exact Wilcoxon test, corrected for the number of
 comparisons in the setting, says so too; everything else is said to be inside the noise, or too little data to tell.
 """
 
@@ -28,7 +28,8 @@ from fedcohort.storage.run_folder import RunFolder
 
 ALPHA = 0.05
 BY = ("selector", "method")
-Values = dict[int, float | None]  # seed -> value; None: never
+Values = dict[int, float | None]  # seed -> value; None: not reached
+WORST = " (not reached counts as worst)"  # behind the verdict where it matters
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class Row:
     difference_high: float | None = None
     wins: int = 0
     losses: int = 0
-    never: int = 0  # pairs in which at least one of the two has no value
-    p: float | None = None  # Wilcoxon, exact; the sign test where some never got there
+    unreached: int = 0  # pairs in which at least one of the two has no value
+    p: float | None = None  # Wilcoxon, exact; the sign test where some have no value
     adjusted: float | None = None  # after Holm
     improvement: float | None = None  # share of the gap to the even world that was closed
     verdict: str = ""
@@ -141,10 +142,10 @@ def compare(
     chosen = metric(name)
     done, notes = folders(paths, store)
     records = [record(folder) for folder in done]
-    return compare_subjects(records, chosen, baseline=baseline, by=by, target=target, notes=notes)
+    return compare_records(records, chosen, baseline=baseline, by=by, target=target, notes=notes)
 
 
-def compare_subjects(
+def compare_records(
     records: Sequence[RunRecord],
     chosen: Metric,
     *,
@@ -180,13 +181,13 @@ def verdict(row: Row, better: int) -> str:
         return "one seed only: no statement possible"
     if row.wins == row.losses == 0:
         return "no difference in any seed"
-    ahead = row.wins > row.losses if row.never else (row.difference or 0.0) * better > 0
+    ahead = row.wins > row.losses if row.unreached else (row.difference or 0.0) * better > 0
     word, count = ("better", row.wins) if ahead else ("worse", row.losses)
     low, high = row.difference_low, row.difference_high
-    zero_inside = row.never == 0 and (low is None or high is None or low <= 0.0 <= high)
+    zero_inside = row.unreached == 0 and (low is None or high is None or low <= 0.0 <= high)
     if row.wins == row.losses or zero_inside or row.p is None or row.adjusted is None:
         return "inside the noise"
-    note = " (never counts as worst)" if row.never else ""
+    note = WORST if row.unreached else ""
     if row.adjusted < ALPHA:
         return word + note
     if row.p < ALPHA:
@@ -287,9 +288,9 @@ def _row(entry: str, values: Values, baseline: Values, base: str, better: int) -
         wins=sum(a > b for a, b in keys),
         losses=sum(a < b for a, b in keys),
     )
-    out = _with(out, never=len(seeds) - d.size)
+    out = _with(out, unreached=len(seeds) - d.size)
     if seeds:
-        out = _with(out, p=paired.sign_test(out.wins, out.losses) if out.never else paired.wilcoxon(d))
+        out = _with(out, p=paired.sign_test(out.wins, out.losses) if out.unreached else paired.wilcoxon(d))
     if not d.size:
         return out
     below, above = paired.interval(d)
@@ -297,12 +298,12 @@ def _row(entry: str, values: Values, baseline: Values, base: str, better: int) -
 
 
 def _order(value: float | None, better: int) -> float:
-    """Larger is better; never is worst."""
+    """Larger is better; no value is worst."""
     return -math.inf if value is None else better * value
 
 
 def _ranks(settings: Sequence[Setting], entries: list[str], better: int) -> tuple[Ranks | None, list[str]]:
-    """Over settings in which every entry has a value; a setting in which all never got there counts as a tie."""
+    """Over settings in which every entry has a value; a setting in which nobody has one counts as a tie."""
     tables = [{r.entry: r for r in s.rows} for s in settings]
     complete = [t for t in tables if set(entries) <= set(t)]
     left = len(tables) - len(complete)
@@ -321,7 +322,7 @@ def _ranks(settings: Sequence[Setting], entries: list[str], better: int) -> tupl
 
 
 def _standing(row: Row, better: int) -> float:
-    """The mean over seeds, never counting as worst: the more seeds got there, the better, and then the mean."""
+    """The mean over seeds, no value counting as worst: the more seeds have one, the better, and then the mean."""
     if row.mean is None:
         return -math.inf
     missing = len(row.values) - row.count

@@ -1,6 +1,6 @@
 """What a run was worth, in numbers. Pure functions of arrays over rounds or clients; NaN is "not measured here".
 
-What never happened is None, printed as "never": not the horizon, not zero. Definitions follow the papers that are
+What did not happen is None, printed as "not reached": not the horizon, not zero. Definitions follow the papers that are
 reproduced; where a paper's word has two meanings, both are here under two names.
 
 ==================  ====================================================================================
@@ -8,7 +8,7 @@ best                max_t acc_t on the test set. It peeks: choosing the round is
 early_stop          test accuracy at the round of best validation accuracy, with or without patience
 terminal            mean over the last rounds (FedACS: 50)
 stability_drop      peak minus final (HeteRo-Select)
-reached             first round, and virtual time, with acc_t >= target; None: never
+reached             first round, and virtual time, with acc_t >= target, or None
 improvement         (acc - base) / (iid - base), the share of the loss through skew that was won back (FedACS)
 f1, macro_f1        of labels and predictions; `zero_division` says what 0 / 0 counts
 participation       Jain's index, coverage, max / min of how often clients were asked
@@ -34,7 +34,7 @@ from fedcohort.types import Index
 
 Double = NDArray[np.float64]
 TERMINAL = 50  # rounds
-NEVER = "never"
+NOT_REACHED = "not reached"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def stability_drop(values: ArrayLike) -> float | None:
 
 
 def reached(values: ArrayLike, target: float, clock: ArrayLike | None = None) -> Reached | None:
-    """The first round at or above the target; None: never."""
+    """The first round at or above the target, or None."""
     hit = np.flatnonzero(np.asarray(values, np.float64) >= target)
     if not hit.size:
         return None
@@ -239,8 +239,8 @@ def dueling_regret(preference: ArrayLike, cohorts: Sequence[Index]) -> Double | 
     return np.cumsum(np.array(loss, np.float64))
 
 
-def words(value: Any, digits: int = 4, missing: str = NEVER) -> str:
-    """A number as a person reads it; None is "never", or another word for what is missing."""
+def words(value: Any, digits: int = 4, missing: str = NOT_REACHED) -> str:
+    """A number as a person reads it; None is "not reached", or another word for what is missing."""
     if value is None:
         return missing
     if isinstance(value, float) and not math.isfinite(value):

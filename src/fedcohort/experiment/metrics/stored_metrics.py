@@ -15,8 +15,8 @@ from fedcohort.core.stats import js_divergence
 from fedcohort.errors import UnknownName
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.metrics import run_metrics as metrics
-from fedcohort.experiment.metrics.run_metrics import NEVER
-from fedcohort.experiment.run import read
+from fedcohort.experiment.metrics.run_metrics import NOT_REACHED
+from fedcohort.experiment.run import build_world_for, read
 from fedcohort.experiment.store import client_accuracy
 from fedcohort.protocols import World
 from fedcohort.registry.lookup import make_task_spec, make_world_spec
@@ -31,7 +31,7 @@ class RunRecord:
 
     config: RunConfig
     history: History
-    clients: NDArray[np.float64] | None = None  # accuracy of the final model at every client
+    clients: NDArray[np.float64] | None = None  # accuracy of the final model on every client
     target: float | None = None
     patience: int | None = None
     target_metric: str = "accuracy"  # the column that has to reach the target
@@ -40,17 +40,7 @@ class RunRecord:
     @cached_property
     def world(self) -> World:
         """The world the run took place in, built again: what an oracle knows."""
-        from fedcohort.worlds.built_world import build_world
-
-        spec = make_task_spec(self.config.task)
-        return build_world(
-            make_world_spec(self.config.world),
-            spec.labels(),
-            seed=self.config.seed,
-            owners=spec.owners(),
-            activities=spec.activities(),
-            classes=spec.classes,
-        )
+        return build_world_for(make_world_spec(self.config.world), make_task_spec(self.config.task), self.config.seed)
 
     def total(self, column: str) -> float:
         """Sum of a column over rounds."""
@@ -81,8 +71,8 @@ def record(folder: Path, target: float | None = None, patience: int | None = Non
     return RunRecord(found.config, found.history, client_accuracy(folder), target, patience, folder=folder)
 
 
-def right_labels(world: World) -> NDArray[np.float64]:
-    """Oracle: the share of right labels at every client; 0 where it owns nothing."""
+def correct_labels(world: World) -> NDArray[np.float64]:
+    """Oracle: the share of correct labels of every client; 0 where it owns nothing."""
     part = world.train
     owner = np.repeat(np.arange(part.sizes.size), part.sizes)
     right = np.bincount(owner, weights=(part.label == part.clean).astype(np.float64), minlength=part.sizes.size)
@@ -134,10 +124,20 @@ _ALL = (
         "drop", "stability drop: peak minus final accuracy", -1, lambda s: metrics.stability_drop(s.history.accuracy)
     ),
     Metric(
-        "rounds_to_target", "rounds until the target accuracy", -1, lambda s: _of(s.reached(), "rounds"), True, NEVER
+        "rounds_to_target",
+        "rounds until the target accuracy",
+        -1,
+        lambda s: _of(s.reached(), "rounds"),
+        True,
+        NOT_REACHED,
     ),
     Metric(
-        "time_to_target", "virtual seconds until the target", -1, lambda s: _of(s.reached(), "seconds"), True, NEVER
+        "time_to_target",
+        "virtual seconds until the target",
+        -1,
+        lambda s: _of(s.reached(), "seconds"),
+        True,
+        NOT_REACHED,
     ),
     Metric("seconds", "virtual seconds of the whole run", -1, lambda s: metrics.final(s.history.clock)),
     Metric("loss", "test loss, mean of the last rounds", -1, lambda s: _terminal(s, "loss")),
@@ -155,12 +155,20 @@ _ALL = (
     ),
     Metric("jain", "Jain's index of how often clients were asked", 1, lambda s: s.participation().jain),
     Metric("coverage", "share of clients asked at least once", 1, lambda s: s.participation().coverage),
-    Metric("max_min", "most often / least often asked (-: somebody never was)", -1, lambda s: s.participation().ratio),
+    Metric(
+        "max_min",
+        "most often / least often asked (-: somebody was not)",
+        -1,
+        lambda s: s.participation().ratio,
+    ),
     Metric("client_mean", "mean accuracy over clients", 1, lambda s: _spread(s, "mean")),
     Metric("client_variance", "variance of accuracy over clients", -1, lambda s: _spread(s, "variance")),
     Metric("client_worst", "mean accuracy of the worst tenth of clients", 1, lambda s: _spread(s, "worst_tenth")),
     Metric(
-        "regret_noise", "regret in right labels against the cleanest", -1, lambda s: s.regret(right_labels(s.world))
+        "regret_noise",
+        "regret in correct labels against the cleanest",
+        -1,
+        lambda s: s.regret(correct_labels(s.world)),
     ),
     Metric("regret_skew", "regret in evenness against the least skewed", -1, lambda s: s.regret(evenness(s.world))),
 )
@@ -179,6 +187,6 @@ def metric(name: str) -> Metric:
 
 
 def measure(what: RunRecord, names: tuple[str, ...] = ()) -> dict[str, Value]:
-    """Some metrics of a run (all that need no target, where none are named). None: never, or not measured."""
+    """Some metrics of a run (all that need no target, where none are named). None: not reached, or not measured."""
     chosen = names or tuple(m.name for m in _ALL if what.target is not None or not m.needs_target)
     return {name: metric(name).compute(what) for name in chosen}

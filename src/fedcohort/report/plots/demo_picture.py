@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedcohort.experiment.demo import DemoResult, Interval
+from fedcohort.experiment.metrics.run_metrics import NOT_REACHED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +57,7 @@ def final_table(result: DemoResult) -> Table:
 
 def _cell(value: Interval, form: str) -> str:
     if value.count == 0:
-        return "never"
+        return NOT_REACHED
     text = f"{form.format(value.mean)} ({form.format(value.low)}-{form.format(value.high)})"
     return text if value.count == value.total else f"{text} (in {value.count} of {value.total})"
 
