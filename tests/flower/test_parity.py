@@ -21,7 +21,7 @@ from fedcohort.experiment.run import build
 from fedcohort.flower import CohortStrategy, wire
 from fedcohort.flower.model_layout import ModelLayout
 from fedcohort.flower.server.clients import Clients
-from fedcohort.flower.server.flower_replay import replay
+from fedcohort.flower.server.recorded_run import replay_folder
 from fedcohort.registry import lookup as registry
 from fedcohort.signals import SIGNALS
 from fedcohort.types import Model, Outcome
@@ -43,7 +43,7 @@ SELECTORS = (*registry.names("selector"), *WRAPPED)
 class Recorded:
     """A simulation whose every reply is written down."""
 
-    def __init__(self, selector: str, *, over_select: float, faults: bool, alike: bool = False) -> None:
+    def __init__(self, selector: str, *, over_select: float = 1.0, faults: bool, alike=False, buffer_size=0) -> None:
         config = RunConfig(
             selector=selector,
             task="quadratic",
@@ -52,14 +52,15 @@ class Recorded:
             cohort_size=SIZE,
             seed=SEED,
             over_select=over_select,
-            **({"deadline": 40.0} if faults else {}),
+            buffer_size=buffer_size,
+            **({"deadline": 40.0} if faults and not buffer_size else {}),
         )
         self.sim = build(config)
         self.alike = alike  # everybody takes the same time
-        self.faults, self.deadline = faults, min(self.sim.federation.deadline, 1e6)
+        self.faults, self.deadline = faults, min(config.deadline, 1e6)
         self.took, self.said, self.probes, self.there = {}, {}, {}, {}
         self.mode, self.probing = "train", {}
-        self._world(), self._task(), self._received(), self._probe()
+        self._world(), self._task(), self._arrived(), self._probe()
         self.sim.run()
         self.cohorts = [c.tolist() for c in self.sim.history.cohorts]
 
@@ -94,32 +95,34 @@ class Recorded:
 
         self.sim.task = self.sim.federation.task = Proxy(self.sim.task, train=failing)
 
-    def _received(self) -> None:
-        received = self.sim.federation._received
+    def _arrived(self) -> None:
+        arrived = self.sim.federation._arrived
 
-        def over_the_wire(index, trained, cohort, on_time, wanted, model):
-            updates, columns = received(index, trained, cohort, on_time, wanted, model)
-            weights = model.params + updates.delta
+        def over_the_wire(sent, rows):
+            there, index, before = arrived(sent, rows), sent.work.index, sent.work.model.params
+            updates = there.updates
+            weights = before + updates.delta
             bad = np.array([self.faults and (int(c) + index) % 4 == 3 for c in updates.clients], bool)
             weights[bad] = np.nan
+            self.said.update({(index, int(c)): None for c in there.clients})  # unless it replied
             for row, client in enumerate(updates.clients):
-                signals = {n: v[row] for n, v in columns.items()}
+                signals = {n: v[row] for n, v in there.signals.items()}
                 n, steps = int(updates.weight[row]), int(updates.steps[row])
-                self.said[index, int(client)] = None if trained.failed[row] else (weights[row], n, steps, signals)
-            return replace(updates, delta=weights - model.params), columns
+                self.said[index, int(client)] = weights[row], n, steps, signals
+            return replace(there, updates=replace(updates, delta=weights - before))
 
-        self.sim.federation._received = over_the_wire
+        self.sim.federation._arrived = over_the_wire
 
     def _probe(self) -> None:
         probe = self.sim.federation.probe
 
-        def answered(index, model, clients, names, plan):
+        def answered(index, model, clients, names):
             self.mode = "probe"
-            answers, seconds, traffic = probe(index, model, clients, names, plan)
+            answers = probe(index, model, clients, names)
             self.mode = "train"
             for row, client in enumerate(answers.clients):
                 self.probes[index, int(client)] = {n: v[row] for n, v in answers.signals.columns().items()}
-            return answers, seconds, traffic
+            return answers
 
         self.sim.federation.probe = answered
 
@@ -180,17 +183,18 @@ class Stage(FakeGrid):
         self.now = 0.0
 
     def get_node_ids(self):
-        self.queue = [(self.now, number, reply) for _, number, reply in self.queue]
-        rounds = self.strategy._rounds
-        if rounds is None or len(rounds.clients.roster) < POPULATION:
+        if not self.recorded.sim.settings.buffer_size:
+            self.queue = [(self.now, number, reply) for _, number, reply in self.queue]
+        engine = self.strategy._engine
+        if engine is None or engine.backend.population < POPULATION:
             return list(self.clients)
-        return [1001 + int(s) for s in self.recorded.there.get(rounds.session.index, [])]
+        return [1001 + int(s) for s in self.recorded.there.get(engine.session.index, [])]
 
 
 def flower(recorded: Recorded, selector: str, state_dir, monkeypatch, over_select: float):
     """The same run on Flower: our method fedavg, the simulator's score, its estimates of speed."""
     grid, sim = Stage(recorded), recorded.sim
-    estimates = np.asarray(sim.federation.profiles.get("expected_seconds", np.ones(POPULATION)))
+    estimates = np.asarray(sim.federation.columns.get("expected_seconds", np.ones(POPULATION)))
     known = Clients.profiles
 
     def profiles(self, names, deadline):
@@ -210,6 +214,7 @@ def flower(recorded: Recorded, selector: str, state_dir, monkeypatch, over_selec
         method="fedavg",
         cohort_size=SIZE,
         over_select=over_select,
+        buffer_size=sim.settings.buffer_size,
         deadline=recorded.deadline,
         min_available=POPULATION,
         keep_updates=True,
@@ -256,7 +261,26 @@ def test_simulator_flower_and_replay_choose_the_same(selector, over_select, faul
         assert len(set(outcomes.tolist())) >= 2  # not all went well
     rows = recorded.sim.history.rows
     assert [int(r["ok"]) for r in rows] == [int((t["outcome"] == Outcome.OK).sum()) for t in told]
-    assert [c.tolist() for c in replay(tmp_path)] == [sorted(c) for c in recorded.cohorts]
+    assert [sorted(c.tolist()) for c in replay_folder(tmp_path)] == [sorted(c) for c in recorded.cohorts]
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_without_rounds_they_choose_the_same_too(selector, tmp_path, monkeypatch):
+    """Four clients are always out, the model moves at every second update; some fail or are refused.
+
+    Nobody is late: a late client can be asked at once in the simulator, on Flower it owes a sign of life first.
+    """
+    recorded = Recorded(selector, faults=True, buffer_size=2)
+    strategy, grid, score = flower(recorded, selector, tmp_path, monkeypatch, 1.0)
+    result = strategy.start(grid, as_record({"w": initial(recorded.sim)}), num_rounds=ROUNDS, evaluate_fn=score)
+    _, told = journal_of(tmp_path)
+    assert [t["clients"].tolist() for t in told] == [sorted(c) for c in recorded.cohorts]  # who ended when
+    np.testing.assert_array_equal(result.arrays.to_numpy_ndarrays()[0], recorded.sim.model.params)
+    rows, ours = recorded.sim.history.rows, strategy.history
+    for name in ("asked", "ok", "failed", "rejected", "late", "version", "in_flight"):
+        assert [r[name] for r in ours] == [r[name] for r in rows], name
+    np.testing.assert_allclose([r["clock"] for r in ours], [r["clock"] for r in rows])
+    assert len(replay_folder(tmp_path)) == ROUNDS
 
 
 @pytest.mark.parametrize("selector", SELECTORS)

@@ -253,8 +253,8 @@ class RoundEngine:
 
     def _synchronous(self, rnd: OpenRound) -> tuple[Landed, dict[str, float], Fates]:
         out, idle = self.out, not len(self.out)
-        waited = self.policy.deadline if rnd.timed_out else rnd.elapsed
-        fates = self.backend.give_up(out.expire(out.running, np.full(len(out), waited)), timed_out=rnd.timed_out)
+        late = out.expire(out.running, np.full(len(out), rnd.elapsed))
+        fates = self.backend.give_up(late, timed_out=rnd.timed_out)
         out.fail(fates.lost)
         enough = idle or out.accepted >= self.policy.min_replies
         self.backend.finish(idle=idle, pause=self.back_off.pause(not enough))

@@ -303,16 +303,15 @@ class Federation:
         self.flight = joined(self.flight, own)
 
     def _landing(self, until: float, enough: int) -> Arrivals:
-        """Asynchronous: those that arrive until `enough` replies are here or one client has failed."""
+        """Asynchronous: those that arrive next, until `enough` replies are here at the most or one client has failed."""
         if not self.flight:
             self.clock = max(self.clock, until)
             return Arrivals.nothing(timed_out=True)
         arrival, good = self.flight["arrival"], self.flight["outcome"] == Outcome.OK
-        coming, failing = np.sort(arrival[good]), arrival[~good]
-        end = min(
-            coming[enough - 1] if coming.size >= enough else coming.max(initial=-math.inf) if good.all() else math.inf,
-            failing.min(initial=math.inf),
-        )
+        coming = np.sort(arrival[good])
+        # so few at a time that refusals among them cannot end the round before the last of them
+        several = min(enough, max(coming.size - enough + 1, 1))
+        end = min(coming[several - 1] if coming.size else math.inf, arrival[~good].min(initial=math.inf))
         self.clock = max(self.clock, min(float(end), until))
         here = arrival <= min(end, until)
         landed = {k: v[here] for k, v in self.flight.items()}

@@ -80,7 +80,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         self._text = selector if isinstance(selector, str) else type(selector).__name__
         self._engine: RoundEngine | None = None
         self._backend: FlowerBackend
-        self._messages: dict[str, Sent] = {}  # what another loop has sent for us, by message id
+        self._messages: list[tuple[Message, Sent]] = []  # what another loop sends for us
         # a selector above the privacy level is refused here, before anything is sent
         Session(self.selector, cohort_size=cohort_size, seed=self.settings.seed, max_privacy=self.settings.max_privacy)
 
@@ -161,7 +161,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
             for slot, message in zip(contents, messages, strict=True)
         }
         backend.expect(sent, rnd.work)
-        self._messages = {str(m.metadata.message_id): sent[s] for s, m in zip(contents, messages, strict=True)}
+        self._messages = list(zip(messages, sent.values(), strict=True))
         return messages
 
     def aggregate_train(
@@ -170,12 +170,14 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         """Validate what came; those of whom nothing came are late."""
         if self._engine is None or self._engine.open_round is None:
             raise OutOfTurn(f"round {server_round}", "nobody was asked", "call configure_train first")
-        engine, now, came = self._engine, self.settings.clock(), []
+        engine, now = self._engine, self.settings.clock()
+        waiting = {str(message.metadata.message_id): sent for message, sent in self._messages}  # ids come with sending
+        came = []
         for message in replies:
-            sent = self._messages.pop(str(message.metadata.reply_to_message_id), None)
+            sent = waiting.pop(str(message.metadata.reply_to_message_id), None)
             if sent is not None:
                 came.append(Arrival(sent, message, now - sent.at))
-        engine.receive(self._backend.read(came, timed_out=bool(self._messages)))
+        engine.receive(self._backend.read(came, timed_out=bool(waiting)))
         row = engine.close("replies-handed-over")
         self._log_reasons(engine)
         return self._backend.arrays if row[Outcome.OK.name.lower()] else None, _record(row, "train.")
