@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_FLAGS ?=
+COVERAGE_FLAGS ?=
 TORTURE_FLAGS ?=
 
 .PHONY: demo test test-memory test-deployment lint style types bench torture clean
@@ -16,7 +17,7 @@ test: style test-memory
 	$(MAKE) --no-print-directory -j 2 types test-deployment
 
 test-memory: $(VENV)/.test-ready
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not deployment" $(TEST_FLAGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not deployment" $(COVERAGE_FLAGS) $(TEST_FLAGS)
 
 test-deployment: $(VENV)/.test-ready
 	FEDCOHORT_DEPLOYMENT=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m deployment tests/flower tests/experiment $(TEST_FLAGS)
