@@ -1,11 +1,11 @@
-"""Wrong labels, drop-out, stragglers and liars: exact counts, the right clients, the right rows."""
+"""Wrong labels, drop-out, stragglers and faulty clients: exact counts, the right clients, the right rows."""
 
 import math
 
 import numpy as np
 import pytest
 
-from fedcohort.errors import BadParameter, UnknownName
+from fedcohort.errors import BadParameter
 from fedcohort.types import Updates, Work
 from fedcohort.worlds.built_world import build_world
 from fedcohort.worlds.faults import LIES, Faults
@@ -101,15 +101,15 @@ def test_given_rates_one_per_client_and_some_clients_spared():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: BetaNoise(a=0), "a=0: must be greater than 0"),
-        (lambda: BetaNoise(a=100), "a=100: must be below concentration=100"),
-        (lambda: GivenNoise(rate=(1.2,)), "rate=1.2: must be a share"),
-        (lambda: Faults(dropout=-0.1), "dropout=-0.1"),
-        (lambda: Faults(nan=0.6, scaled=0.6), r"add up to 1.2"),
-        (lambda: Faults(straggle=0.5), "straggle=0.5: must be at least 1"),
+        (lambda: BetaNoise(a=0), "a = 0.0: it must be positive"),
+        (lambda: BetaNoise(a=100), "a = 100: it must be less than concentration = 100"),
+        (lambda: GivenNoise(rate=(1.2,)), r"rate = \(1.2,\): every entry must be between 0 and 1"),
+        (lambda: Faults(dropout=-0.1), "dropout = -0.1: it must be between 0 and 1"),
+        (lambda: Faults(nan=0.6, scaled=0.6), "nan = 0.6, scaled = 0.6: they must add up to at most 1, not 1.2"),
+        (lambda: Faults(straggle=0.5), "straggle = 0.5: it must be at least 1"),
         (
             lambda: build_world(WorldSpec("t", 2, Iid(), noise=GivenNoise(rate=(0.5,))), [0, 0, 0, 0], seed=0),
-            "classes=1",
+            "classes = 1",
         ),
     ],
 )
@@ -119,7 +119,7 @@ def test_impossible_noise_and_faults_name_themselves(make, words):
 
 
 def test_unknown_flips_are_refused():
-    with pytest.raises(UnknownName, match="pair"):
+    with pytest.raises(BadParameter, match="one of symmetric, pair, include-self"):
         BetaNoise(flip="pairs")
 
 

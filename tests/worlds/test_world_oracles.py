@@ -170,7 +170,7 @@ def test_flash_clients_are_exactly_80_20():
 
 def test_flash_with_all_data_is_impossible_strictly_and_scales():
     """A class that dominates two of 15 skewed clients needs 2 x 800 + 13 x 22.2 + 35 x 100 = 5,389 of 5,000."""
-    with pytest.raises(BadParameter, match=r"allocation='strict'.*the pool holds 5000.*scale"):
+    with pytest.raises(BadParameter, match=r"allocation = 'strict'.*the pool holds 5000.*scale"):
         own(FlashPartition(share=0.3), 50)
     counts = counts_of(own(FlashPartition(share=0.3), 50, policy="scale"), LEVEL)
     factor = 5000 / counts_of(own(FlashPartition(share=0.3), 50, policy="recycle"), LEVEL).sum(axis=0).max()

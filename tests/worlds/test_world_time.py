@@ -1,4 +1,4 @@
-"""Latency and availability: keyed luck, closed forms, traces by hand."""
+"""Latency and availability: keyed draws, closed forms, traces by hand."""
 
 import json
 import math
@@ -239,17 +239,17 @@ def test_missing_and_damaged_traces_name_the_file(tmp_path):
     ("make", "words"),
     [
         (lambda: Markov(on=1.5, off=1.5), r"1 / on \+ 1 / off must be at most 1"),
-        (lambda: Markov(depth=2.0), "depth=2"),
-        (lambda: Bernoulli(rate=1.5), "rate=1.5"),
-        (lambda: Always(outage=0.1), "outage=0.1: there are no groups to fail; set groups as well"),
-        (lambda: FromTrace(), "path=''"),
-        (lambda: ShiftedExponential(lam=-1), "lam=-1"),
-        (lambda: Pareto(shape=1.0), "shape=1: must be above 1"),
+        (lambda: Markov(depth=2.0), "depth = 2.0: it must be between 0 and 1"),
+        (lambda: Bernoulli(rate=1.5), "rate = 1.5: it must be between 0 and 1"),
+        (lambda: Always(outage=0.1), "outage = 0.1: there are no groups that could fail; set groups as well"),
+        (lambda: FromTrace(), "path = ''"),
+        (lambda: ShiftedExponential(lam=-1), "lam = -1.0: it must be at least 0"),
+        (lambda: Pareto(shape=1.0), "shape = 1.0: it must be more than 1"),
         (lambda: Lognormal(factors=(1.0, 2.0), shares=(1.0,)), "one share per factor"),
         (lambda: Lognormal(factors=(1.0, 2.0), shares=(0.5, 0.6)), "must add up to 1"),
-        (lambda: Lognormal(factors=(0.0,)), "factors=0"),
-        (lambda: Physical(efficiency=0.0), "efficiency=0"),
-        (lambda: FlashRLLatency(batch=0), "batch=0"),
+        (lambda: Lognormal(factors=(0.0,)), r"factors = \(0.0,\): every entry must be positive"),
+        (lambda: Physical(efficiency=0.0), r"efficiency = 0.0: .*0 is not allowed"),
+        (lambda: FlashRLLatency(batch=0), "batch = 0: it must be at least 1"),
     ],
 )
 def test_impossible_times_name_themselves(make, words):

@@ -32,7 +32,7 @@ WORLD_CLAUSES = frozenset(
 
 
 class WorldContract:
-    """What every world promises: consistent ownership, keyed luck, one digest per seed."""
+    """What every world promises: consistent ownership, keyed draws, one digest per seed."""
 
     exempt: ClassVar[Mapping[str, str]] = {}  # clause -> why it does not apply
     noisy: ClassVar[bool | None] = None  # True: some labels must be wrong; False: none may be; None: not checked
@@ -77,7 +77,7 @@ class WorldContract:
             assert wrong == 0, f"this world is clean, yet {wrong:.1%} of the labels are wrong"
 
     def test_one_seed_one_world(self) -> None:
-        """Same seed: same digest, same samples, same luck. Global generators are not touched."""
+        """Same seed: same digest, same samples, same draws. Global generators are not touched."""
         before = random.getstate()
         a, b = self.make(3), self.make(3)
         assert random.getstate() == before, "the global generator of `random` was touched"
@@ -111,7 +111,7 @@ class WorldContract:
         assert seen > 0, f"nobody was available in {self.rounds} rounds"
 
     def test_seconds_are_positive_and_do_not_depend_on_companions(self) -> None:
-        """Luck belongs to (client, round): not to the cohort, its order, or what was asked before."""
+        """Draws are keyed by (client, round): not by the cohort, its order, or what was asked before."""
         world = self.make(0)
         who = np.arange(world.population)
         for index in range(self.rounds):
@@ -126,7 +126,7 @@ class WorldContract:
         assert world.seconds(0, nobody, _work(world, nobody)).shape == (0,)
 
     def test_more_work_takes_no_less_time(self) -> None:
-        """With the same luck, more passes and bytes never make a client faster."""
+        """With the same random draws, more passes and bytes never make a client faster."""
         world = self.make(0)
         who = np.arange(world.population)
         little, much = _work(world, who), _work(world, who, factor=4.0)
@@ -169,7 +169,7 @@ class WorldContract:
         profiles = world.profiles()
         assert "samples" in profiles, "every world knows how much its clients own"
         for name, column in profiles.items():
-            assert get(name).side == "profile", f"{name!r} is no profile signal"
+            assert get(name).side == "profile", f"{name!r} is not a profile signal"
             assert column.shape[:1] == (world.population,), f"profile {name!r} has {column.shape[:1]} rows"
             assert np.isfinite(column).all(), f"profile {name!r} is not finite"
         assert np.array_equal(profiles["samples"], world.train.sizes), "samples differ from what clients own"

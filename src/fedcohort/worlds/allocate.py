@@ -1,13 +1,13 @@
-"""From shares to whole samples: largest remainder, the four policies for classes that run out, and the dealing.
+"""From shares to whole samples: largest remainder, the four policies for classes that run out, and who gets which.
 
 Shares are turned into integers before they are compared, so ties are ties on every machine. Ties go to the class
-after the last one that profited, client by client, which keeps the mix of all clients together level.
+after the last one that profited, client by client, so that all clients together have every class equally often.
 
 Policies, when the clients ask for more of a class than the pool holds:
     strict        refuse
-    recycle       deal the class again in a fresh order; a client that spans two deals may hold a sample twice
+    recycle       hand the class out again in a new order; a client that spans two passes may hold a sample twice
     redistribute  what is missing is taken from the classes that are left, in the client's own proportions
-    scale         everybody's wishes shrink by the same factor until the scarcest class suffices
+    scale         everybody's requests shrink by the same factor until the scarcest class suffices
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def fit(counts: NDArray[np.int32], pool: Pool, policy: str, seed: int) -> NDArra
         return _redistributed(counts, pool.stock, seed)
     worst = short[np.argmax(need[short] - pool.stock[short])]
     raise BadParameter(
-        f"allocation='strict': class {int(pool.present[worst])} would be handed out {int(need[worst])} times",
+        f"allocation = 'strict': class {int(pool.present[worst])} would be handed out {int(need[worst])} times",
         f"the pool holds {int(pool.stock[worst])} of it",
         "lower samples or clients, or set allocation to scale, redistribute or recycle",
     )
@@ -113,7 +113,7 @@ def _scaled(counts: NDArray[np.int32], need: Index, stock: Index) -> NDArray[np.
 def _redistributed(counts: NDArray[np.int32], stock: Index, seed: int) -> NDArray[np.int32]:
     """Serve in random order, in place; each turn serves everybody or empties a class, so it ends.
 
-    A class that is not yet empty has given everybody what he asked for, so what was served of it is the wish.
+    A class that is not yet empty has given everybody what was asked for, so what was served of it is the request.
     """
     left = stock.astype(np.int64)
     rows = order(seed, "redistribute", counts.shape[0])
@@ -145,7 +145,7 @@ def _served(asked: NDArray[np.int32], left: Index, c: int) -> NDArray[np.int32]:
 
 
 def deal(counts: NDArray[np.int32], pool: Pool, seed: int) -> tuple[Index, Index]:
-    """Hand out samples: (start, index) in CSR form. Each class is shuffled; asked beyond its end it is dealt again."""
+    """Hand out samples: (start, index) in CSR form. Each class is shuffled, and again when it is used up."""
     start = np.zeros(counts.shape[0] + 1, np.int64)
     np.cumsum(counts.sum(axis=1, dtype=np.int64), out=start[1:])
     index = np.empty(int(start[-1]), np.int64)
@@ -160,7 +160,7 @@ def deal(counts: NDArray[np.int32], pool: Pool, seed: int) -> tuple[Index, Index
 
 
 def _dealt(members: Index, total: int, seed: int, label: int) -> Index:
-    """The first `total` samples of shuffled deals of these members, one deal after the other."""
+    """The first `total` samples of these members, in one shuffled order after the other."""
     deals = -(-total // members.size) if total else 0
     per_step = max(1, (CHUNK * 4) // members.size)
     out = np.empty(deals * members.size, np.int64)

@@ -4,7 +4,7 @@
     bernoulli   each round on its own, with the client's own rate
     markov      on and off for geometric times around `on` and `off` ticks. A chain with P(on -> off) = 1 / on and
                 P(off -> on) = 1 / off forgets its past with probability 1 / on + 1 / off per tick and is then on with
-                its stationary share; so the state now is what was drawn when it last forgot, found by looking back.
+                its stationary share; so the present state is the one drawn when it last forgot, found by looking back.
                 The diurnal rhythm moves that share: share (1 + depth cos(2 pi (tick / period - phase_i))), at most 1.
     trace       intervals from a file (see `trace`)
 Outages take whole groups of clients away at once, whatever the kind.
@@ -16,40 +16,39 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Count, CountOrZero, Interval, NotNegative, Share
 from fedcohort.core.rng import uniform_at
 from fedcohort.errors import check
 from fedcohort.types import Arrays, Index, Mask
 from fedcohort.worlds import keyed_draws
-from fedcohort.worlds.section import Section, at_least, share, table
+from fedcohort.worlds.section import Section, table
 from fedcohort.worlds.trace import Trace, load_trace
+
+Ticks = Annotated[float, Interval(1, ends="[)")]
 
 
 @dataclass(frozen=True)
 class Availability(Section):
-    """Base of all kinds, with the outages they share."""
+    """Base of all kinds, with the outages they share.
 
-    tick: float = 0.0  # seconds per tick; 0: a tick is a round
-    groups: int = 0  # regions that fail together; 0: no outages
-    outage: float = 0.0  # probability per tick that an outage of a region begins
-    outage_ticks: int = 1  # how long it lasts
+    A tick lasts `tick` seconds (0: a tick is a round). Clients are in one of `groups` regions (0: no outages); an
+    outage of a region begins with probability `outage` per tick and lasts `outage_ticks`.
+    """
+
+    tick: NotNegative = 0.0
+    groups: CountOrZero = 0
+    outage: Share = 0.0
+    outage_ticks: Count = 1
 
     def check(self) -> None:
-        """Shares and lengths."""
-        at_least("tick", self.tick, 0.0)
-        at_least("groups", self.groups, 0)
-        share("outage", self.outage)
-        at_least("outage_ticks", self.outage_ticks, 1)
-        check(
-            self.groups > 0 or self.outage == 0.0,
-            f"outage={self.outage:g}",
-            "there are no groups to fail",
-            "set groups as well",
-        )
+        """Outages need regions."""
+        rule = "there are no groups that could fail"
+        check(self.groups > 0 or self.outage == 0.0, f"outage = {self.outage:g}", rule, "set groups as well")
 
     def bind(self, clients: int, seed: int) -> Arrays:
         """What stays with each client."""
@@ -77,7 +76,11 @@ class Availability(Section):
 
 @dataclass(frozen=True)
 class Always(Availability):
-    """Everybody, always (but for outages)."""
+    """Everybody, always (except for outages). Its arguments are those of :class:`Availability`.
+
+    >>> Always().mask(seed=0, index=0, clock=0.0, clients=3, fixed={})
+    array([ True,  True,  True])
+    """
 
     kind: ClassVar[str] = "always"
 
@@ -88,18 +91,19 @@ class Always(Availability):
 
 @dataclass(frozen=True)
 class Bernoulli(Availability):
-    """Each round on its own."""
+    """Each round on its own, with probability `rate`.
+
+    With `spread`, the clients' rates are uniform on rate +- spread, cut to [0, 1]. `tick`, `groups`, `outage` and
+    `outage_ticks` are those of :class:`Availability`.
+
+    >>> Bernoulli(rate=0.5).mask(seed=0, index=0, clock=0.0, clients=1000, fixed={}).sum() in range(450, 550)
+    True
+    """
 
     kind: ClassVar[str] = "bernoulli"
 
-    rate: float = 0.8
-    spread: float = 0.0  # client rates are uniform on rate +- spread, cut to [0, 1]
-
-    def check(self) -> None:
-        """Shares."""
-        super().check()
-        share("rate", self.rate)
-        share("spread", self.spread)
+    rate: Share = 0.8
+    spread: Share = 0.0
 
     def rates(self, seed: int, ids: Index) -> NDArray[np.float64]:
         """The rate of each client."""
@@ -109,37 +113,41 @@ class Bernoulli(Availability):
         return np.clip(own, 0.0, 1.0)
 
     def base(self, seed: int, tick: int, clock: float, ids: Index, fixed: Arrays) -> Mask:
-        """One keyed coin per client and tick."""
+        """One keyed draw per client and tick."""
         there: Mask = uniform_at(seed, "availability", tick, ids) < self.rates(seed, ids)
         return there
 
 
 @dataclass(frozen=True)
 class Markov(Availability):
-    """On and off with memory, and day and night."""
+    """On and off with memory, and day and night.
+
+    A client stays `on` and `off` for so many ticks on average. The daily rhythm has `depth` (0: none, 1: nobody at the
+    client's midnight) and `period` ticks; the clients' clocks are spread over the part `zones` of a day. `tick`,
+    `groups`, `outage` and `outage_ticks` are those of :class:`Availability`.
+
+    >>> import numpy as np
+    >>> Markov(on=12.0, off=4.0).stationary(seed=0, tick=0, ids=np.arange(2))
+    array([0.75, 0.75])
+    """
 
     kind: ClassVar[str] = "markov"
 
-    on: float = 10.0  # mean ticks a client stays
-    off: float = 5.0  # mean ticks it stays away
-    depth: float = 0.0  # of the daily rhythm, 0: none, 1: nobody at the client's midnight
-    period: float = 24.0  # ticks per day
-    zones: float = 1.0  # part of a day over which the clients' clocks are spread
+    on: Ticks = 10.0
+    off: Ticks = 5.0
+    depth: Share = 0.0
+    period: Ticks = 24.0
+    zones: Share = 1.0
 
     def check(self) -> None:
         """A chain that forgets with a probability of at most one."""
         super().check()
-        at_least("on", self.on, 1.0)
-        at_least("off", self.off, 1.0)
         check(
             1.0 / self.on + 1.0 / self.off <= 1.0,
-            f"on={self.on:g}, off={self.off:g}",
+            f"on = {self.on:g}, off = {self.off:g}",
             "1 / on + 1 / off must be at most 1",
             "raise on or off (2 and 2 is the shortest even chain), or use bernoulli",
         )
-        share("depth", self.depth)
-        at_least("period", self.period, 1.0)
-        share("zones", self.zones)
 
     def stationary(self, seed: int, tick: int, ids: Index) -> NDArray[np.float64]:
         """The share of time on, at this time of the client's day."""
@@ -167,7 +175,13 @@ class Markov(Availability):
 
 @dataclass(frozen=True)
 class FromTrace(Availability):
-    """Intervals from a file."""
+    """Recorded intervals from the file `path`, whose three forms are described in docs/worlds.md.
+
+    `groups`, `outage` and `outage_ticks` are those of :class:`Availability`; the clock is in seconds.
+
+    >>> FromTrace(path="devices.csv").kind
+    'trace'
+    """
 
     kind: ClassVar[str] = "trace"
 
@@ -178,7 +192,7 @@ class FromTrace(Availability):
         super().check()
         check(
             self.path != "",
-            "path=''",
+            "path = ''",
             "a trace needs a file",
             "set path to a FedScale json, a csv or a json of intervals",
         )

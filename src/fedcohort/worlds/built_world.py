@@ -1,4 +1,4 @@
-"""From a specification, labels and a seed to a world: who owns what, and the keyed luck of every round."""
+"""From a specification, labels and a seed to a world: who owns what, and the keyed random draws of every round."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort.core.constraints import CountOrZero
 from fedcohort.core.stats import js_divergence
-from fedcohort.errors import BadParameter, check
+from fedcohort.errors import BadParameter, check, checked
 from fedcohort.types import Arrays, Index, Mask, Part, Updates, Work
 from fedcohort.worlds import devices, keyed_draws
 from fedcohort.worlds.allocate import Pool
@@ -22,9 +23,10 @@ NOMINAL_PARAMS = 100_000  # model size behind the profile `expected_seconds`, wh
 
 @dataclass(frozen=True)
 class BuiltWorld:
-    """A world that a federation can run on. Luck is a function of (seed, round, client); nothing is remembered.
+    """A world that a federation can run on; make it with :func:`build_world`.
 
-    What selectors must not see is here too, for oracles and reports: `noise_rate`, `skew`, `fixed`.
+    Every draw is a function of (seed, round, client), and nothing is remembered. What selectors must not see is here
+    too, for oracles and reports: `noise_rate`, `skew`, `fixed`.
     """
 
     spec: WorldSpec
@@ -62,7 +64,7 @@ class BuiltWorld:
         return self.spec.faults.dropped(self.seed, index, clients, self.fixed)
 
     def tamper(self, index: int, updates: Updates, signals: Arrays) -> tuple[Updates, Arrays]:
-        """What broken or lying clients make of their replies. Rows of the signals are those of the updates."""
+        """What broken or malicious clients make of their replies. Rows of the signals are those of the updates."""
         return self.spec.faults.tamper(self.seed, index, updates, signals, self.fixed)
 
     def profiles(self) -> Arrays:
@@ -102,22 +104,26 @@ class BuiltWorld:
         return js_divergence(self.histogram(clean=True), whole)
 
 
+@checked
 def build_world(
     spec: WorldSpec,
     labels: ArrayLike,
     *,
-    seed: int,
+    seed: CountOrZero,
     owners: ArrayLike | None = None,
     classes: int | None = None,
     activities: ArrayLike | None = None,
 ) -> BuiltWorld:
-    """Make the world. `owners` and `activities` (one per sample) are needed by natural partitions only."""
-    check(
-        isinstance(seed, (int, np.integer)) and seed >= 0,
-        f"seed={seed!r}",
-        "must be a whole number from 0",
-        "change seed",
-    )
+    """The world of this specification: give the samples behind `labels` to clients and draw what stays with each.
+
+    The same `seed` makes the same world. `classes` is how many there are (None: the largest label plus one); `owners`
+    and `activities`, one per sample, are needed by natural partitions only.
+
+    >>> from fedcohort.worlds.partition import Iid
+    >>> world = build_world(WorldSpec("even", clients=4, partition=Iid()), np.arange(100) % 10, seed=0)
+    >>> world.population, world.train.sizes.tolist(), world.validation.sizes.tolist()
+    (4, [21, 21, 21, 21], [4, 4, 4, 4])
+    """
     pool = _pool(labels, owners, activities, classes)
     owned = spec.partition.own(pool, spec.clients, int(seed), spec.allocation)
     population = owned.start.size - 1
@@ -127,8 +133,8 @@ def build_world(
     train, validation = _split(start, owned.index, pool.labels, spec.validation, int(seed))
     del owned
     fixed = {**spec.faults.bind(population, int(seed)), **spec.availability.bind(population, int(seed))}
-    train = _told(spec, train, rate, pool.classes, int(seed), fixed, "train")
-    validation = _told(spec, validation, rate, pool.classes, int(seed), fixed, "validation")
+    train = _relabelled(spec, train, rate, pool.classes, int(seed), fixed, "train")
+    validation = _relabelled(spec, validation, rate, pool.classes, int(seed), fixed, "validation")
     truth: dict[str, NDArray[np.floating[Any]]] = {"noise": rate, "size": size, "skew": skew}
     fixed |= spec.latency.bind(population, int(seed), truth)
     return BuiltWorld(
@@ -151,12 +157,12 @@ def _pool(labels: ArrayLike, owners: ArrayLike | None, activities: ArrayLike | N
     check(
         whole,
         f"labels of shape {y.shape} and type {y.dtype}",
-        "must be a non-empty row of whole numbers",
+        "they must be a non-empty row of whole numbers",
         "check the data",
     )
     y = y.astype(np.int64, copy=False)
     low, high = int(y.min()), int(y.max())
-    check(low >= 0, f"label {low}", "must not be negative", "number the classes from 0")
+    check(low >= 0, f"label {low}", "it must not be negative", "number the classes from 0")
     classes = high + 1 if classes is None else int(classes)
     check(high < classes, f"label {high}", f"there are {classes} classes", "raise classes")
     return Pool(y, classes, _beside(y, owners, "owners"), _beside(y, activities, "activities"))
@@ -192,7 +198,7 @@ def _split(start: Index, index: Index, labels: Index, rule: Validation, seed: in
 
 
 def _whole(start: Index, index: Index, held: Index) -> None:
-    """Move cuts that would part copies of a sample, in place."""
+    """Move cuts that would separate copies of a sample, in place."""
     while True:
         at = start[:-1] + held
         torn = np.flatnonzero((held > 0) & (at < start[1:]))
@@ -209,10 +215,10 @@ def _part(sizes: Index, index: Index, labels: Index) -> Part:
     return Part(start, index, clean, clean)
 
 
-def _told(
+def _relabelled(
     spec: WorldSpec, part: Part, rate: NDArray[np.float64], classes: int, seed: int, fixed: Arrays, name: str
 ) -> Part:
-    """The part with the labels that its clients believe in. Without noise both columns are one array."""
+    """The part with the labels as its clients see them. Without noise both columns are one array."""
     label = part.clean
     if name == "train" or spec.validation.flipped:
         label = spec.noise.flipped(label, part.start, rate, classes, seed, name)

@@ -105,7 +105,7 @@ _ALL: tuple[WorldSpec, ...] = (
         latency=Pareto(a=0.1, shape=2.5),
         faults=Faults(dropout=0.05, nan=0.04, scaled=0.04, sign_flipped=0.04, label_flipped=0.04, free_riders=0.04),
         allocation="redistribute",
-        about="a fifth of the clients is broken or lies, in five ways",
+        about="a fifth of the clients is broken or malicious, in five ways",
     ),
     WorldSpec(
         "mixed-v1",
@@ -134,8 +134,8 @@ def get(name: str, **overrides: Any) -> WorldSpec:
     if not overrides:
         return WORLDS[name]
     changed = WORLDS[name].replace(**overrides)
-    told = ", ".join(f"{k}={v!r}" for k, v in sorted(overrides.items()))
-    return changed.replace(name=f"{name}({told})")
+    given = ", ".join(f"{k}={v!r}" for k, v in sorted(overrides.items()))
+    return changed.replace(name=f"{name}({given})")
 
 
 def load(path: str | Path) -> WorldSpec:

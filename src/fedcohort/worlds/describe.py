@@ -17,7 +17,7 @@ from fedcohort.worlds.built_world import NOMINAL_PARAMS, BuiltWorld
 from fedcohort.worlds.faults import HONEST, LIES
 
 Double = NDArray[np.float64]
-_LESS_TELLING = ("held out", "top class", "classes", "slowness", "top share", "link", "lie", "device")
+_LESS_IMPORTANT = ("held out", "top class", "classes", "slowness", "top share", "link", "lie", "device")
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Description:
         return [{name: value[i].item() for name, value in self.columns.items()} for i in at]
 
     def text(self, limit: int = 20, width: int = 0) -> str:
-        """Summary, then a table of clients. With a width, lines are broken and less telling columns left out to fit."""
+        """Summary, then a table of clients. With a width, lines are broken and less important columns left out."""
         rows = self.rows(limit)
         cells = {name: [name, *[_shown(row[name]) for row in rows]] for name in self.columns}
         wide = {name: max(map(len, column)) for name, column in cells.items()}
-        left_out = [name for name in _LESS_TELLING if name in cells]
+        left_out = [name for name in _LESS_IMPORTANT if name in cells]
         while width and left_out and sum(wide.values()) + 2 * len(wide) - 2 > width:
             del wide[left_out.pop(0)]
         lines = ["  ".join(f"{cells[n][i]:>{w}}" for n, w in wide.items()) for i in range(len(rows) + 1)]

@@ -1,55 +1,54 @@
-"""The Dirichlet family. One letter alpha, four different worlds; the module says which.
+"""The Dirichlet family: four different partitions whose parameter is called alpha (or beta) in the papers.
 
 client-dirichlet   (Yurochkin et al.)  per class c: p_c ~ Dir_N(alpha); client i gets p_ci of the class.
-                   Sizes vary, with CV sqrt((N - 1) / (K (N alpha + 1))) for level classes.
+                   Sizes vary, with CV sqrt((N - 1) / (K (N alpha + 1))) for classes of equal size.
 class-dirichlet    (Hsu et al.)  per client: q_i ~ Dir; n_i labels are drawn from q_i. Sizes are equal and the
                    counts Dirichlet-multinomial. `alpha_convention`: "per-class" is Dir(alpha 1), as in FedACS,
                    FedCM and flwr; "prior" is Dir(alpha p) with p the mix of the pool, as Hsu writes it, which
-                   for ten level classes is a tenth of the concentration.
+                   for ten classes of equal size is a tenth of the concentration.
 layered-dirichlet  (FedACS)  Dir(beta_i 1): beta_i ~ U(0, 0.2] for even clients, U(0.2, 3] for odd ones.
 self-balancing     (FedLab, NIID-Bench)  client-dirichlet in which a client that has its fair share of samples
-                   gets nothing of later classes. The moments above do not hold for it.
+                   gets none of the later classes. The moments above do not hold for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Positive
 from fedcohort.core.rng import uniform_at
+from fedcohort.errors import check
 from fedcohort.types import Index
 from fedcohort.worlds import keyed_draws
 from fedcohort.worlds.allocate import Pool, deal, largest_remainder
 from fedcohort.worlds.partition import ByCounts, Counts, Float, Owned, Partition, retried
-from fedcohort.worlds.section import among, at_least, positive
-
-CONVENTIONS = ("per-class", "prior")
 
 _LARGEST = float(np.finfo(np.float32).max)  # the skewness that is kept is a float32
 
 
 @dataclass(frozen=True)
 class ClientDirichlet(Partition):
-    """Every class is divided over the clients by its own Dirichlet draw. All samples are handed out once."""
+    """Every class is divided over the clients by its own Dirichlet draw; every sample is handed out once.
+
+    `alpha` is the concentration over clients (small: very unequal). Draws that leave a client with fewer than
+    `min_size` samples are repeated, at most `retries` times.
+
+    >>> ClientDirichlet(alpha=0.1).to_dict()
+    {'kind': 'client-dirichlet', 'alpha': 0.1, 'min_size': 1, 'retries': 100}
+    """
 
     kind: ClassVar[str] = "client-dirichlet"
 
-    alpha: float = 0.5  # [alpha] concentration over clients
-    min_size: int = 1  # draws that leave a client with fewer are thrown away ...
-    retries: int = 100  # ... at most this often
-
-    def check(self) -> None:
-        """Positive concentration, bounded retries."""
-        positive("alpha", self.alpha)
-        at_least("min_size", self.min_size, 0)
-        at_least("retries", self.retries, 1)
+    alpha: Positive = 0.5  # [alpha]
+    min_size: CountOrZero = 1
+    retries: Count = 100
 
     def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
         """Draw until everybody has `min_size`; exact class totals by largest remainder."""
-        at_least("clients", clients, 1)
         counts = np.empty((clients, pool.present.size), np.int32)
 
         def attempted(attempt: int) -> Index:
@@ -69,7 +68,13 @@ class ClientDirichlet(Partition):
 
 @dataclass(frozen=True)
 class SelfBalancing(ClientDirichlet):
-    """Client-Dirichlet in which clients that have their fair share drop out of the later classes."""
+    """Client-Dirichlet in which clients that have their fair share get none of the later classes.
+
+    Its arguments are those of :class:`ClientDirichlet`.
+
+    >>> SelfBalancing(alpha=0.8).kind
+    'self-balancing-dirichlet'
+    """
 
     kind: ClassVar[str] = "self-balancing-dirichlet"
 
@@ -88,20 +93,22 @@ class SelfBalancing(ClientDirichlet):
 
 @dataclass(frozen=True)
 class ClassDirichlet(ByCounts):
-    """Every client has its own mix of classes; equal sizes."""
+    """Every client has its own mix of classes from a Dirichlet draw; equal sizes.
+
+    `alpha` is the concentration (small: few classes per client), in the `alpha_convention` "per-class", Dir(alpha 1),
+    or "prior", Dir(alpha p). `rounding` is "multinomial" (labels drawn one by one) or "largest-remainder" (the mix
+    itself); `samples`, `reuse` and `spread` as for :class:`~fedcohort.worlds.partition.Dominance`.
+
+    >>> from fedcohort.worlds.world_spec import WorldSpec
+    >>> WorldSpec("mine", clients=20, partition=ClassDirichlet(alpha=0.1), allocation="redistribute").partition.alpha
+    0.1
+    """
 
     kind: ClassVar[str] = "class-dirichlet"
 
-    alpha: float = 0.5  # [alpha]
-    alpha_convention: str = "per-class"  # "per-class": Dir(alpha 1); "prior": Dir(alpha p)
-    rounding: str = "multinomial"  # labels drawn one by one, or the mix itself by "largest-remainder"
-
-    def check(self) -> None:
-        """Positive concentration, known conventions."""
-        super().check()
-        positive("alpha", self.alpha)
-        among("alpha_convention", self.alpha_convention, CONVENTIONS)
-        among("rounding", self.rounding, ("multinomial", "largest-remainder"))
+    alpha: Positive = 0.5  # [alpha]
+    alpha_convention: Annotated[str, Choice("per-class", "prior")] = "per-class"
+    rounding: Annotated[str, Choice("multinomial", "largest-remainder")] = "multinomial"
 
     def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int, shared: Index) -> tuple[Counts, Float]:
         """Dirichlet rows, then labels."""
@@ -118,18 +125,24 @@ class ClassDirichlet(ByCounts):
 
 @dataclass(frozen=True)
 class LayeredDirichlet(ByCounts):
-    """Aggregator of the clients strongly, half of them mildly skewed, by the parity of the client (FedACS)."""
+    """Even clients are strongly skewed, odd ones mildly (FedACS).
+
+    The concentration is uniform on (0, middle] for even clients and on (middle, high] for odd ones; `samples`, `reuse`
+    and `spread` as for :class:`~fedcohort.worlds.partition.Dominance`.
+
+    >>> LayeredDirichlet(middle=0.2, high=3.0).kind
+    'layered-dirichlet'
+    """
 
     kind: ClassVar[str] = "layered-dirichlet"
 
-    middle: float = 0.2  # even clients: beta ~ U(0, middle]
-    high: float = 3.0  # odd clients: beta ~ U(middle, high]
+    middle: Positive = 0.2
+    high: Positive = 3.0
 
     def check(self) -> None:
         """0 < middle <= high."""
-        super().check()
-        positive("middle", self.middle)
-        at_least("high", self.high, self.middle)
+        rule = f"it must be at least middle = {self.middle:g}"
+        check(self.high >= self.middle, f"high = {self.high:g}", rule, "raise high or lower middle")
 
     def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int, shared: Index) -> tuple[Counts, Float]:
         """Dir(beta_i 1) by largest remainder."""

@@ -1,6 +1,6 @@
-"""What goes wrong: drop-out, stragglers, and clients that are broken or lie.
+"""What goes wrong: drop-out, stragglers, and clients that are broken or malicious.
 
-Exactly round(share N) clients get each part, drawn without overlap from one keyed order. A part stays with its
+Exactly round(share N) clients get each fault, drawn without overlap from one keyed order. A fault stays with its
 client; drop-out and straggling are drawn per (client, round).
 
     nan            the update is NaN (broken hardware, a diverged run)
@@ -13,17 +13,18 @@ client; drop-out and straggling are drawn per (client, round).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Finite, Interval, Share
 from fedcohort.core.rng import uniform_at
 from fedcohort.errors import check
 from fedcohort.types import Array, Arrays, Index, Mask, Updates
 from fedcohort.worlds import keyed_draws
-from fedcohort.worlds.section import Section, at_least, share, table
+from fedcohort.worlds.section import Section, table
 
 LIES = ("nan", "scaled", "sign_flipped", "free_riders", "boasting", "label_flipped")
 HONEST = -1
@@ -32,34 +33,42 @@ BOASTED = ("train_loss", "train_loss_sq", "utility", "loss_before", "val_loss", 
 
 @dataclass(frozen=True)
 class Faults(Section):
-    """Rates and shares; all zero is a world in which everybody is honest and nobody fails."""
+    """Which clients fail, and how; with all zero, everybody is honest and nobody fails.
+
+    `dropout` is the probability per round to start and never come back, `flaky_dropout` that of a share `flaky` of the
+    clients; `stragglers` is the probability per round to take `straggle` times as long. `nan`, `scaled`,
+    `sign_flipped`, `free_riders`, `boasting` and `label_flipped` are shares of clients with that fault (see the
+    module), and `scale` is the factor of those that scale or boast.
+
+    >>> fixed = Faults(sign_flipped=0.2).bind(clients=10, seed=0)
+    >>> int((fixed["lie"] != HONEST).sum())
+    2
+    """
 
     kind: ClassVar[str] = "faults"
 
-    dropout: float = 0.0  # probability per round to start and never come back
-    flaky: float = 0.0  # share of clients that drop out at another rate ...
-    flaky_dropout: float = 0.5  # ... this one
-    stragglers: float = 0.0  # probability per round to take `straggle` times as long
-    straggle: float = 10.0
-    nan: float = 0.0
-    scaled: float = 0.0
-    sign_flipped: float = 0.0
-    free_riders: float = 0.0
-    boasting: float = 0.0
-    label_flipped: float = 0.0
-    scale: float = 10.0
+    dropout: Share = 0.0
+    flaky: Share = 0.0
+    flaky_dropout: Share = 0.5
+    stragglers: Share = 0.0
+    straggle: Annotated[float, Interval(1, ends="[)")] = 10.0
+    nan: Share = 0.0
+    scaled: Share = 0.0
+    sign_flipped: Share = 0.0
+    free_riders: Share = 0.0
+    boasting: Share = 0.0
+    label_flipped: Share = 0.0
+    scale: Finite = 10.0
 
     def check(self) -> None:
-        """Shares, and no client with two parts."""
-        for f in fields(self):
-            if f.name not in ("straggle", "scale"):
-                share(f.name, getattr(self, f.name))
-        at_least("straggle", self.straggle, 1.0)
-        total = sum(getattr(self, lie) for lie in LIES)
-        check(total <= 1.0 + 1e-9, f"shares of liars add up to {total:g}", "must be at most 1", "lower one of them")
+        """No client has two faults."""
+        shares = {lie: getattr(self, lie) for lie in LIES}
+        total = sum(shares.values())
+        shown = ", ".join(f"{lie} = {value:g}" for lie, value in shares.items() if value)
+        check(total <= 1.0 + 1e-9, shown, f"they must add up to at most 1, not {total:g}", "lower one of them")
 
     def bind(self, clients: int, seed: int) -> Arrays:
-        """The part of each client (an index into LIES, or HONEST) and its drop-out rate."""
+        """The fault of each client (an index into LIES, or HONEST) and its drop-out rate."""
         part = np.full(clients, HONEST, np.int8)
         order, at = keyed_draws.order(seed, "liars", clients), 0
         for lie, name in enumerate(LIES):
@@ -87,7 +96,7 @@ class Faults(Section):
         return np.where(flips, classes - 1 - label, label) if flips.any() else label
 
     def tamper(self, seed: int, index: int, updates: Updates, signals: Arrays, fixed: Arrays) -> tuple[Updates, Arrays]:
-        """Rewrite the rows of those that lie; honest rows keep their bytes."""
+        """Rewrite the rows of faulty clients; the other rows keep their bytes."""
         lie = fixed["lie"][updates.clients]
         rows = {name: np.flatnonzero(lie == number) for number, name in enumerate(LIES)}
         if all(rows[name].size == 0 for name in LIES if name != "label_flipped"):
@@ -102,8 +111,8 @@ class Faults(Section):
                 seed, f"free-rider/{index}", int(updates.clients[row]), np.arange(delta.shape[1])
             )
             delta[row] = noise * (1e-3 * size / np.sqrt(max(delta.shape[1], 1)))
-        told = {name: _boasted(name, value, rows, self.scale) for name, value in signals.items()}
-        return replace(updates, delta=delta), told
+        reports = {name: _boasted(name, value, rows, self.scale) for name, value in signals.items()}
+        return replace(updates, delta=delta), reports
 
 
 def _boasted(name: str, value: Array, rows: dict[str, Index], scale: float) -> Array:

@@ -31,8 +31,8 @@ def order_within(seed: int, stream: str, owner: Index, ids: Index) -> Index:
     if owner.size == 0:
         return np.empty(0, np.int64)
     width = max(int(owner.max()).bit_length(), 1)
-    luck = bits_at(seed, stream, 0, ids) >> np.uint64(width)
-    return np.argsort((owner.astype(np.uint64) << np.uint64(64 - width)) | luck)
+    bits = bits_at(seed, stream, 0, ids) >> np.uint64(width)
+    return np.argsort((owner.astype(np.uint64) << np.uint64(64 - width)) | bits)
 
 
 def blocks(start: Index, samples: int = 1 << 19) -> Iterator[tuple[int, int, NDArray[np.int64]]]:

@@ -18,34 +18,30 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Choice, Positive, Share
 from fedcohort.core.rng import uniform_at
 from fedcohort.errors import BadParameter, check
 from fedcohort.types import Index, Mask
 from fedcohort.worlds import keyed_draws
-from fedcohort.worlds.section import Section, among, positive, share, table
-
-FLIPS = ("symmetric", "pair", "include-self")
-COUNTS = ("exact", "bernoulli")
+from fedcohort.worlds.section import Section, table
 
 
 @dataclass(frozen=True)
 class Noise(Section):
-    """How labels are flipped; where the rates come from is up to the kind."""
+    """How labels are flipped; the kind decides where the rates come from.
 
-    flip: str = "symmetric"
-    count: str = "exact"
-    noisy: float = 1.0  # share of clients that are noisy at all; exactly round(noisy * N) of them
+    `flip` is "symmetric", "pair" or "include-self" and `count` "exact" or "bernoulli" (see the module); `noisy` is the
+    share of clients that have wrong labels at all, exactly round(noisy * N) of them.
+    """
 
-    def check(self) -> None:
-        """Known words, and a share."""
-        among("flip", self.flip, FLIPS)
-        among("count", self.count, COUNTS)
-        share("noisy", self.noisy)
+    flip: Annotated[str, Choice("symmetric", "pair", "include-self")] = "symmetric"
+    count: Annotated[str, Choice("exact", "bernoulli")] = "exact"
+    noisy: Share = 1.0
 
     def rates(self, clients: int, seed: int) -> NDArray[np.float64]:
         """The rate of each client."""
@@ -56,7 +52,7 @@ class Noise(Section):
 
     @abstractmethod
     def draw(self, ids: Index, seed: int) -> NDArray[np.float64]:
-        """Rates before some clients are spared."""
+        """Rates before some clients are set to zero."""
 
     def flipped(
         self, label: Index, start: Index, rate: NDArray[np.float64], classes: int, seed: int, part: str
@@ -64,7 +60,7 @@ class Noise(Section):
         """The labels with noise; the same array where nothing is flipped."""
         if label.size == 0 or not rate.any():
             return label
-        check(classes > 1, f"classes={classes}", "labels cannot be flipped within one class", "set noise to none")
+        check(classes > 1, f"classes = {classes}", "labels cannot be flipped within one class", "set noise to none")
         out = label.copy()
         for first, past, owner in keyed_draws.blocks(start):
             at = int(start[first])
@@ -98,7 +94,11 @@ class Noise(Section):
 
 @dataclass(frozen=True)
 class NoNoise(Noise):
-    """Every label is right."""
+    """Every label is right.
+
+    >>> NoNoise().rates(3, seed=0)
+    array([0., 0., 0.])
+    """
 
     kind: ClassVar[str] = "none"
 
@@ -109,21 +109,26 @@ class NoNoise(Noise):
 
 @dataclass(frozen=True)
 class BetaNoise(Noise):
-    """Rates from Beta(a, concentration - a)."""
+    """Rates from Beta(a, concentration - a): the mean is a / concentration, and a small concentration spreads them.
+
+    `flip`, `count` and `noisy` are those of :class:`Noise`.
+
+    >>> rates = BetaNoise(a=15.0).rates(1000, seed=0)
+    >>> float(rates.mean().round(2))
+    0.15
+    """
 
     kind: ClassVar[str] = "beta"
 
-    a: float = 15.0  # [a] mean rate is a / concentration
-    concentration: float = 100.0  # small: clients differ strongly
+    a: Positive = 15.0  # [a]
+    concentration: Positive = 100.0
 
     def check(self) -> None:
         """0 < a < concentration."""
-        super().check()
-        positive("a", self.a)
         check(
             self.a < self.concentration,
-            f"a={self.a:g}",
-            f"must be below concentration={self.concentration:g}",
+            f"a = {self.a:g}",
+            f"it must be less than concentration = {self.concentration:g}",
             "lower a, whose ratio to concentration is the mean rate",
         )
 
@@ -137,18 +142,21 @@ class BetaNoise(Noise):
 
 @dataclass(frozen=True)
 class GivenNoise(Noise):
-    """Rates as written down: one per client, or a single one for all."""
+    """Rates as given: `rate` is one number per client, or a single one for all.
+
+    `flip`, `count` and `noisy` are those of :class:`Noise`.
+
+    >>> GivenNoise(rate=(0.0, 0.2, 0.4)).rates(3, seed=0)
+    array([0. , 0.2, 0.4])
+    """
 
     kind: ClassVar[str] = "given"
 
-    rate: tuple[float, ...] = (0.1,)
+    rate: tuple[Share, ...] = (0.1,)
 
     def check(self) -> None:
-        """Shares, at least one."""
-        super().check()
-        check(len(self.rate) > 0, "rate=()", "must hold at least one rate", "give one rate, or one per client")
-        for r in self.rate:
-            share("rate", r)
+        """At least one."""
+        check(len(self.rate) > 0, "rate = ()", "it must have at least one entry", "give one rate, or one per client")
 
     def draw(self, ids: Index, seed: int) -> NDArray[np.float64]:
         """The list itself."""

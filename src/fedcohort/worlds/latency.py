@@ -19,20 +19,20 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Choice, Count, Factor, Interval, NotNegative, Positive, Share
 from fedcohort.core.rng import exponential_at, normal_at, uniform_at
 from fedcohort.errors import check
 from fedcohort.types import Arrays, Index, Work
 from fedcohort.worlds import devices, keyed_draws
 from fedcohort.worlds.allocate import largest_remainder
-from fedcohort.worlds.section import Section, among, at_least, positive, share, table
+from fedcohort.worlds.section import Section, table
 
 Double = NDArray[np.float64]
-TRUTHS = ("none", "noise", "skew", "size")
 
 
 @dataclass(frozen=True)
@@ -54,24 +54,23 @@ class Latency(Section):
 
 @dataclass(frozen=True)
 class Constant(Latency):
-    """Nobody is slow."""
+    """Everybody takes `seconds_each`, plus `per_sample` seconds for every sample and pass.
+
+    >>> Constant(seconds_each=2.0).to_dict()
+    {'kind': 'constant', 'seconds_each': 2.0, 'per_sample': 0.0}
+    """
 
     kind: ClassVar[str] = "constant"
 
-    seconds_each: float = 1.0
-    per_sample: float = 0.0  # seconds per sample and pass
-
-    def check(self) -> None:
-        """Time does not run backwards."""
-        at_least("seconds_each", self.seconds_each, 0.0)
-        at_least("per_sample", self.per_sample, 0.0)
+    seconds_each: NotNegative = 1.0
+    per_sample: NotNegative = 0.0
 
     def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[np.floating[Any]]]) -> Arrays:
         """Nothing to remember."""
         return {}
 
     def seconds(self, seed: int, index: int, clients: Index, work: Work, fixed: Arrays) -> Double:
-        """No keyed_draws."""
+        """Nothing is drawn."""
         return self.expected(clients, work, fixed)
 
     def expected(self, clients: Index, work: Work, fixed: Arrays) -> Double:
@@ -82,31 +81,29 @@ class Constant(Latency):
 
 @dataclass(frozen=True)
 class Scaled(Latency):
-    """Laws of the form (seconds for the work) x (the client's speed class) x (luck)."""
+    """Laws of the form (seconds for the work) x (the client's speed class) x (a random factor).
 
-    a: float = 1.0  # [a_T] seconds per sample and pass, without luck
-    factors: tuple[float, ...] = (1.0,)  # speed classes: what the time is multiplied by
-    shares: tuple[float, ...] = (1.0,)  # how many clients are in each
-    tied_to: str = "none"
-    rho: float = 0.0
+    `a` seconds per sample and pass. Speed classes multiply the time by `factors`, and `shares` says how many clients
+    are in each. `tied_to` ("none", "noise", "skew", "size") and `rho` make the slow clients the noisy, skewed or large
+    ones.
+    """
+
+    a: NotNegative = 1.0  # [a_T]
+    factors: tuple[Positive, ...] = (1.0,)
+    shares: tuple[Share, ...] = (1.0,)
+    tied_to: Annotated[str, Choice("none", "noise", "skew", "size")] = "none"
+    rho: Annotated[float, Interval(-1, 1)] = 0.0
 
     def check(self) -> None:
-        """Speed classes are positive and their shares add up to one."""
-        at_least("a", self.a, 0.0)
+        """One share per speed class, and the shares add up to one."""
         check(
             len(self.factors) == len(self.shares) > 0,
-            f"factors={list(self.factors)}",
-            f"need as many shares ({len(self.shares)} given)",
+            f"factors = {list(self.factors)}",
+            f"it must have as many entries as shares, {len(self.shares)}",
             "give one share per factor",
         )
-        for factor, part in zip(self.factors, self.shares, strict=True):
-            positive("factors", factor)
-            share("shares", part)
-        check(
-            abs(sum(self.shares) - 1.0) < 1e-6, f"shares={list(self.shares)}", "must add up to 1", "change the shares"
-        )
-        among("tied_to", self.tied_to, TRUTHS)
-        check(-1.0 <= self.rho <= 1.0, f"rho={self.rho:g}", "must lie between -1 and 1", "change rho")
+        total = sum(self.shares)
+        check(abs(total - 1.0) < 1e-6, f"shares = {list(self.shares)}", "they must add up to 1", "change the shares")
 
     def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[np.floating[Any]]]) -> Arrays:
         """The factor of each client; class sizes are exact."""
@@ -121,22 +118,23 @@ class Scaled(Latency):
         return {"slowness": factor}
 
     def base(self, clients: Index, work: Work, fixed: Arrays) -> Double:
-        """Seconds without luck, per unit of a."""
+        """Seconds per unit of a, without the random factor."""
         return np.asarray(work.samples * np.asarray(work.passes, np.float64) * fixed["slowness"][clients], np.float64)
 
 
 @dataclass(frozen=True)
 class ShiftedExponential(Scaled):
-    """FLASH."""
+    """FLASH's shifted exponential: `a` seconds per sample and pass for certain, and `lam` on average on top.
+
+    `factors`, `shares`, `tied_to` and `rho` are those of :class:`Scaled`.
+
+    >>> ShiftedExponential(a=1.0, lam=10.0, factors=(1, 4), shares=(0.8, 0.2)).factors
+    (1.0, 4.0)
+    """
 
     kind: ClassVar[str] = "flash"
 
-    lam: float = 1.0  # [lambda_T] mean of the exponential part, seconds per sample and pass
-
-    def check(self) -> None:
-        """No negative means."""
-        super().check()
-        at_least("lam", self.lam, 0.0)
+    lam: NotNegative = 1.0  # [lambda_T] mean of the exponential part, seconds per sample and pass
 
     def seconds(self, seed: int, index: int, clients: Index, work: Work, fixed: Arrays) -> Double:
         """a n + Exp(lambda n)."""
@@ -149,16 +147,17 @@ class ShiftedExponential(Scaled):
 
 @dataclass(frozen=True)
 class Lognormal(Scaled):
-    """A heavy tail of which all moments exist."""
+    """A heavy tail with finite moments: `a` seconds per sample and pass on average, with width `sigma`.
+
+    `factors`, `shares`, `tied_to` and `rho` are those of :class:`Scaled`.
+
+    >>> Lognormal(a=0.1, sigma=0.5).kind
+    'lognormal'
+    """
 
     kind: ClassVar[str] = "lognormal"
 
-    sigma: float = 1.0
-
-    def check(self) -> None:
-        """No negative width."""
-        super().check()
-        at_least("sigma", self.sigma, 0.0)
+    sigma: NotNegative = 1.0
 
     def seconds(self, seed: int, index: int, clients: Index, work: Work, fixed: Arrays) -> Double:
         """Mean one, width sigma."""
@@ -172,16 +171,18 @@ class Lognormal(Scaled):
 
 @dataclass(frozen=True)
 class Pareto(Scaled):
-    """A tail that decays by a power: the slowest of a cohort dominates its round."""
+    """A tail that decays by a power, so that the slowest of a cohort dominates its round.
+
+    `a` seconds per sample and pass on average; the smaller `shape`, the heavier the tail, and at 1 the mean would be
+    infinite. `factors`, `shares`, `tied_to` and `rho` are those of :class:`Scaled`.
+
+    >>> Pareto(a=0.1, shape=2.5).kind
+    'pareto'
+    """
 
     kind: ClassVar[str] = "pareto"
 
-    shape: float = 2.0
-
-    def check(self) -> None:
-        """The mean must exist."""
-        super().check()
-        check(self.shape > 1.0, f"shape={self.shape:g}", "must be above 1, or the mean is infinite", "raise shape")
+    shape: Annotated[float, Interval(1, ends="()", example=2.0)] = 2.0
 
     def seconds(self, seed: int, index: int, clients: Index, work: Work, fixed: Arrays) -> Double:
         """Inverse of the survival function, mean one."""
@@ -195,16 +196,18 @@ class Pareto(Scaled):
 
 @dataclass(frozen=True)
 class FlashRLLatency(Latency):
-    """FLASH-RL's devices and links, with the formula of its release."""
+    """FLASH-RL's devices and links, with the formula of its release.
+
+    The release counts mini-batches of size `batch` as samples; 1 counts samples.
+
+    >>> FlashRLLatency().batch
+    50
+    """
 
     kind: ClassVar[str] = "flash-rl"
     trainable: ClassVar[bool] = False
 
-    batch: int = 50  # the release counts mini-batches of this size as samples; 1: samples
-
-    def check(self) -> None:
-        """A batch holds at least one sample."""
-        at_least("batch", self.batch, 1)
+    batch: Count = 50
 
     def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[np.floating[Any]]]) -> Arrays:
         """Device and link of each client."""
@@ -234,21 +237,20 @@ class FlashRLLatency(Latency):
 
 @dataclass(frozen=True)
 class Physical(FlashRLLatency):
-    """The same links and the devices that can train, with operations, peaks and bytes."""
+    """The same links and the devices that can train, with operations, peak speeds and bytes.
+
+    Training reaches the share `efficiency` of a device's peak; `flops` are the operations of a forward pass per sample
+    (None: two per parameter).
+
+    >>> Physical(efficiency=0.1).kind
+    'physical'
+    """
 
     kind: ClassVar[str] = "physical"
     trainable: ClassVar[bool] = True
 
-    efficiency: float = 0.2  # part of the peak that training reaches
-    flops: float | None = None  # forward operations per sample; None: two per parameter
-
-    def check(self) -> None:
-        """Positive figures."""
-        super().check()
-        positive("efficiency", self.efficiency)
-        share("efficiency", self.efficiency)
-        if self.flops is not None:
-            positive("flops", self.flops)
+    efficiency: Factor = 0.2
+    flops: Positive | None = None
 
     def time(self, clients: Index, work: Work, fixed: Arrays, mhz: Double, mbit: Double) -> Double:
         """Three forward passes' worth of operations per sample and pass; both directions on the link."""

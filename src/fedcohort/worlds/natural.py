@@ -1,49 +1,51 @@
 """Partitions that name the samples themselves: shards, a few labels per client, and clients that come with the data.
 
 shards      the pool in stable label order is cut into N s equal shards; each client gets s of them at random.
-            What is left over at the end stays with nobody.
+            What is left over at the end is not used.
 n-labels    client i holds class i mod K and others at random, `labels` in all; a class is divided evenly
-            among its holders. A class that nobody holds stays with nobody (possible when N labels < K).
+            among its holders. A class that nobody holds is not used (possible when N labels < K).
 natural     one client per owner (writer, volunteer).
-label-skew  one client per volunteer, who keeps all windows of `labels` of his activities and nothing else.
+label-skew  one client per volunteer, who keeps all windows of `labels` activities and nothing else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
+from fedcohort.core.constraints import Choice, Count
 from fedcohort.core.rng import bits_at, uniform_at
 from fedcohort.errors import BadParameter, check
 from fedcohort.types import Index
 from fedcohort.worlds import keyed_draws
 from fedcohort.worlds.allocate import Pool, deal, largest_remainder
 from fedcohort.worlds.partition import Owned, Partition
-from fedcohort.worlds.section import among, at_least
 
 
 @dataclass(frozen=True)
 class Shards(Partition):
-    """Sorted by label, cut, dealt (McMahan et al.)."""
+    """The pool is sorted by label and cut into shards, of which every client gets a few (McMahan et al.).
+
+    `shards` per client; with `remainder` "spread" shards differ by one sample at most, with "drop" all are equal and
+    the last classes may lose samples.
+
+    >>> Shards(shards=2).to_dict()
+    {'kind': 'shards', 'shards': 2, 'remainder': 'spread'}
+    """
 
     kind: ClassVar[str] = "shards"
 
-    shards: int = 2  # [s] per client
-    remainder: str = "spread"  # shards differ by one sample at most; "drop": all equal, the last classes may be lost
-
-    def check(self) -> None:
-        """At least one shard each."""
-        at_least("shards", self.shards, 1)
-        among("remainder", self.remainder, ("spread", "drop"))
+    shards: Count = 2  # [s]
+    remainder: Annotated[str, Choice("spread", "drop")] = "spread"
 
     def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
         """Cut the label order into N s pieces and give s to each client."""
         pieces = clients * self.shards
         check(
             pool.size >= pieces,
-            f"shards={self.shards}",
+            f"shards = {self.shards}",
             f"{pool.size} samples do not make {pieces} shards",
             "lower shards or clients",
         )
@@ -61,20 +63,20 @@ class Shards(Partition):
 
 @dataclass(frozen=True)
 class LabelsPerClient(Partition):
-    """A fixed number of classes per client (NIID-Bench's #label)."""
+    """A fixed number of classes per client (NIID-Bench's #label): `labels` of them.
+
+    >>> LabelsPerClient(labels=2).kind
+    'n-labels'
+    """
 
     kind: ClassVar[str] = "n-labels"
 
-    labels: int = 2  # [k] classes per client
-
-    def check(self) -> None:
-        """At least one class each."""
-        at_least("labels", self.labels, 1)
+    labels: Count = 2  # [k]
 
     def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
         """Each class divided evenly among its holders."""
         k = pool.present.size
-        check(self.labels <= k, f"labels={self.labels}", f"only {k} classes have samples", f"set labels to {k} or less")
+        check(self.labels <= k, f"labels = {self.labels}", f"only {k} classes have samples", f"use {k} or less")
         ids = np.arange(clients)
         keys = np.stack([uniform_at(seed, "n-labels", c, ids) for c in range(k)], axis=1)
         keys[ids, ids % k] = -1.0
@@ -86,7 +88,7 @@ class LabelsPerClient(Partition):
         poor = int(counts.sum(axis=1).min())
         check(
             poor > 0,
-            f"clients={clients}",
+            f"clients = {clients}",
             "some client would get no sample, because its classes have more holders than samples",
             "lower clients or raise labels",
         )
@@ -96,15 +98,18 @@ class LabelsPerClient(Partition):
 
 @dataclass(frozen=True)
 class Natural(Partition):
-    """One client per owner that the data name; with fewer clients than owners, a random choice of them."""
+    """One client per owner that the data name; with fewer clients than owners, a random choice of them.
+
+    Owners with fewer than `min_size` samples are left out.
+
+    >>> from fedcohort.worlds.world_spec import WorldSpec
+    >>> WorldSpec("writers", clients=0, partition=Natural(min_size=20)).clients  # 0: everybody
+    0
+    """
 
     kind: ClassVar[str] = "natural"
 
-    min_size: int = 1  # owners with fewer samples are left out
-
-    def check(self) -> None:
-        """At least one sample each."""
-        at_least("min_size", self.min_size, 1)
+    min_size: Count = 1
 
     def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
         """Owners in ascending order; `clients` = 0 takes them all."""
@@ -114,7 +119,7 @@ class Natural(Partition):
         chosen = np.flatnonzero(sizes >= self.min_size)
         check(
             0 < clients <= chosen.size or (clients == 0 and chosen.size > 0),
-            f"clients={clients}",
+            f"clients = {clients}",
             f"the data have {chosen.size} owners with at least {self.min_size} samples",
             f"set clients to {chosen.size} or less (0: all of them)",
         )
@@ -144,22 +149,24 @@ class Natural(Partition):
 
 @dataclass(frozen=True)
 class LabelSkew(Natural):
-    """Every volunteer keeps `labels` of the activities he has, with all their windows (FLASH-RL on MobiAct)."""
+    """Every volunteer keeps a few activities, with all their windows (FLASH-RL on MobiAct).
+
+    `labels` activities per volunteer, chosen at random; one with fewer keeps them all. `min_size` as for
+    :class:`Natural`.
+
+    >>> LabelSkew(labels=4).kind
+    'label-skew'
+    """
 
     kind: ClassVar[str] = "label-skew"
 
-    labels: int = 8  # [k] activities per volunteer; who has fewer keeps them all
-
-    def check(self) -> None:
-        """At least one activity each."""
-        super().check()
-        at_least("labels", self.labels, 1)
+    labels: Count = 8  # [k]
 
     def _kept(self, pool: Pool, owner: Index, owners: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """The activities of each volunteer in random order, cut after `labels`. Without activities: classes."""
         check(
             pool.activities is not None or self.labels < pool.present.size,
-            f"labels={self.labels}",
+            f"labels = {self.labels}",
             f"the data name no activities and have {pool.present.size} classes, so nothing would be left out",
             "give activities, lower labels, or use the natural partition",
         )

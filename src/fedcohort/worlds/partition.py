@@ -1,7 +1,7 @@
-"""Who owns which samples: the seam of all partitions, the even ones, and the dominance family of FedACS and FLASH.
+"""Who owns which samples: what all partitions share, the even ones, and the dominance family of FedACS and FLASH.
 
-A partition either states how many samples of each class every client gets (`ByCounts`), leaving the dealing and the
-policy to `allocate`, or it names the samples itself (`shards`, `natural`, ... in the sibling modules).
+A partition either states how many samples of each class every client gets (`ByCounts`), leaving the distribution and
+the policy to `allocate`, or it names the samples itself (`shards`, `natural`, ... in the sibling modules).
 
     Sizes     n_i = samples, or reuse * pool / clients; with spread s, n_i is proportional to exp(s z_i)
     dominance (FedACS, Definition 1)  floor(n (1 - a) / K) of every class, the rest of the n to the dominant one
@@ -14,17 +14,18 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Choice, Count, CountOrZero, NotNegative, Positive, Share
 from fedcohort.core.rng import uniform_at
 from fedcohort.errors import BadParameter, check
 from fedcohort.types import Index
 from fedcohort.worlds import keyed_draws
 from fedcohort.worlds.allocate import Pool, deal, fit, largest_remainder
-from fedcohort.worlds.section import Section, among, at_least, positive, share
+from fedcohort.worlds.section import Section
 
 Counts = NDArray[np.int32]
 Float = NDArray[np.float32]
@@ -53,16 +54,9 @@ class Partition(Section):
 class ByCounts(Partition):
     """A partition that says how many of each class; equal sizes unless `spread` says otherwise."""
 
-    samples: int | None = None  # [M] per client; None: reuse * pool / clients
-    reuse: float = 1.0  # how often the pool is handed out altogether; above 1 needs `recycle`
-    spread: float = 0.0  # sigma of lognormal client sizes
-
-    def check(self) -> None:
-        """Sizes must be positive."""
-        positive("reuse", self.reuse)
-        at_least("spread", self.spread, 0.0)
-        if self.samples is not None:
-            at_least("samples", self.samples, 1)
+    samples: Count | None = None  # [M] per client; None: reuse * pool / clients
+    reuse: Positive = 1.0  # how often the pool is handed out altogether; above 1 needs `recycle`
+    spread: NotNegative = 0.0  # sigma of lognormal client sizes
 
     def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
         """Counts, fitted to the pool by the policy, then dealt."""
@@ -82,13 +76,13 @@ class ByCounts(Partition):
         total = self.samples * clients if self.samples is not None else int(self.reuse * pool.size)
         check(
             total >= clients,
-            f"clients={clients}",
+            f"clients = {clients}",
             f"{total} samples cannot give every client one",
             "lower clients, or set samples (or reuse) together with allocation='recycle'",
         )
         check(
             total <= MAX_SAMPLES,
-            f"samples={self.samples}" if self.samples is not None else f"reuse={self.reuse:g}",
+            f"samples = {self.samples}" if self.samples is not None else f"reuse = {self.reuse:g}",
             f"{total:,} samples would be handed out, more than {MAX_SAMPLES:,}",
             "lower samples, reuse or clients",
         )
@@ -109,7 +103,14 @@ class ByCounts(Partition):
 
 @dataclass(frozen=True)
 class Iid(Partition):
-    """Everybody draws from the same mix: the shuffled pool in equal pieces, or with every class level."""
+    """Everybody draws from the same mix of classes.
+
+    The shuffled pool is cut into equal pieces; with `balanced` every client gets the same number of each class.
+
+    >>> from fedcohort.worlds.world_spec import WorldSpec
+    >>> WorldSpec("even", clients=10, partition=Iid(balanced=True)).to_dict()["partition"]
+    {'kind': 'iid', 'balanced': True}
+    """
 
     kind: ClassVar[str] = "iid"
 
@@ -117,10 +118,9 @@ class Iid(Partition):
 
     def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
         """All samples are handed out; sizes differ by one at most (balanced: by a few)."""
-        at_least("clients", clients, 1)
         check(
             pool.size >= clients,
-            f"clients={clients}",
+            f"clients = {clients}",
             f"{pool.size} samples cannot give every client one",
             "lower clients",
         )
@@ -136,20 +136,22 @@ class Iid(Partition):
 
 @dataclass(frozen=True)
 class Dominance(ByCounts):
-    """Alpha-dominance clients. The dominant classes are dealt so that the mix of all clients stays level."""
+    """A share alpha of each client's samples comes from one class, the rest from all classes alike (FedACS).
+
+    `law` is "fixed" (everybody has `alpha`), "uniform" (alpha ~ U[0, 1]) or "pareto" (2 - x with x from a Pareto law of
+    this `shape`, cut to [1, 2]). `samples` per client, or `reuse` times the pool altogether; `spread` makes sizes
+    differ. Dominant classes are assigned so that all clients together have every class equally often.
+
+    >>> import numpy as np
+    >>> Dominance(alpha=0.5).alphas(np.arange(3), seed=0)
+    array([0.5, 0.5, 0.5])
+    """
 
     kind: ClassVar[str] = "dominance"
 
-    law: str = "fixed"  # fixed: everybody has alpha; uniform: U[0, 1]; pareto: 2 - x, x truncated Pareto on [1, 2]
-    alpha: float = 0.5  # [alpha] for law "fixed"
-    shape: float = 2.0  # [s] for law "pareto"
-
-    def check(self) -> None:
-        """Alpha is a share, the shape positive."""
-        super().check()
-        among("dominance law", self.law, ("fixed", "uniform", "pareto"))
-        share("alpha", self.alpha)
-        positive("shape", self.shape)
+    law: Annotated[str, Choice("fixed", "uniform", "pareto")] = "fixed"
+    alpha: Share = 0.5  # [alpha] for law "fixed"
+    shape: Positive = 2.0  # [s] for law "pareto"
 
     def alphas(self, ids: Index, seed: int) -> NDArray[np.float64]:
         """Skewness of each client, rounded to 1e-9."""
@@ -161,7 +163,7 @@ class Dominance(ByCounts):
         return keyed_draws.rounded(np.clip(u, 0.0, 1.0))
 
     def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int, shared: Index) -> tuple[Counts, Float]:
-        """Definition 1, with the dominant class dealt in turns over the clients ordered by what they add to it."""
+        """Definition 1; dominant classes go in turns to the clients, ordered by how much they add to their class."""
         alpha = self.alphas(ids, seed)
         k = pool.present.size
         out = np.empty((ids.size, k), np.int32)
@@ -173,17 +175,17 @@ class Dominance(ByCounts):
 
 @dataclass(frozen=True)
 class FewClass(ByCounts):
-    """x ~ U{1 .. K} classes without replacement, then alpha-dominance among them (FedACS)."""
+    """Each client holds x ~ U{1 .. most} classes, with alpha-dominance among them (FedACS).
+
+    `most` is the largest x (None: all classes); `samples`, `reuse` and `spread` as for :class:`Dominance`.
+
+    >>> FewClass(most=3).to_dict()["most"]
+    3
+    """
 
     kind: ClassVar[str] = "few-class"
 
-    most: int | None = None  # largest x; None: all classes
-
-    def check(self) -> None:
-        """At least one class."""
-        super().check()
-        if self.most is not None:
-            at_least("most", self.most, 1)
+    most: Count | None = None
 
     def counts(self, pool: Pool, sizes: Index, ids: Index, seed: int, shared: Index) -> tuple[Counts, Float]:
         """The classes come in random order; the first x are held and the first of all dominates."""
@@ -201,25 +203,26 @@ class FewClass(ByCounts):
 
 @dataclass(frozen=True)
 class FlashPartition(ByCounts):
-    """Exactly round(share * N) skewed clients, `major` of one class and the rest evenly over the others (FLASH)."""
+    """A share of the clients, exactly, has most of its samples from one class; the others are even (FLASH).
+
+    `share` of the clients are skewed, with `major` of their samples from the dominant class and the rest evenly over
+    the others; `samples`, `reuse` and `spread` as for :class:`Dominance`.
+
+    >>> FlashPartition(share=0.3, major=0.8).kind
+    'flash'
+    """
 
     kind: ClassVar[str] = "flash"
 
-    share: float = 0.3  # [p] of clients that are skewed
-    major: float = 0.8  # part of a skewed client's samples from its dominant class
-
-    def check(self) -> None:
-        """Both are shares."""
-        super().check()
-        share("share", self.share)
-        share("major", self.major)
+    share: Share = 0.3  # [p]
+    major: Share = 0.8
 
     def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
         """As counts, once the skewed clients and their classes are drawn."""
         check(
             pool.present.size >= 2 or self.major == 1.0,
-            f"classes={pool.present.size}",
-            "needs at least two classes with samples",
+            f"classes = {pool.present.size}",
+            "the flash partition needs at least two classes with samples",
             "use the iid partition",
         )
         return super().own(pool, clients, seed, policy)
@@ -248,23 +251,22 @@ class FlashPartition(ByCounts):
 
 @dataclass(frozen=True)
 class QuantitySkew(Partition):
-    """Everybody has the same mix but not the same amount."""
+    """Everybody has the same mix of classes but not the same amount.
+
+    `law` is "dirichlet" (sizes from one Dirichlet with `beta` over all clients) or "lognormal" (with `sigma`). Draws
+    that leave a client with fewer than `min_size` samples are repeated, at most `retries` times.
+
+    >>> QuantitySkew(law="lognormal", sigma=1.5).sigma
+    1.5
+    """
 
     kind: ClassVar[str] = "quantity"
 
-    law: str = "dirichlet"  # sizes from one Dirichlet over all clients, or "lognormal"
-    beta: float = 0.5  # [beta] of the Dirichlet
-    sigma: float = 1.0  # of the lognormal
-    min_size: int = 10
-    retries: int = 100
-
-    def check(self) -> None:
-        """Positive parameters, bounded retries."""
-        among("quantity law", self.law, ("dirichlet", "lognormal"))
-        positive("beta", self.beta)
-        at_least("sigma", self.sigma, 0.0)
-        at_least("min_size", self.min_size, 0)
-        at_least("retries", self.retries, 1)
+    law: Annotated[str, Choice("dirichlet", "lognormal")] = "dirichlet"
+    beta: Positive = 0.5  # [beta] of the Dirichlet
+    sigma: NotNegative = 1.0  # of the lognormal
+    min_size: CountOrZero = 10
+    retries: Count = 100
 
     def own(self, pool: Pool, clients: int, seed: int, policy: str) -> Owned:
         """Cut the shuffled pool into pieces of these sizes."""
@@ -285,10 +287,10 @@ class QuantitySkew(Partition):
 
 
 def retried(least: int, retries: int, pool: Pool, clients: int, draw: Callable[[int], Index]) -> Index:
-    """Draw sizes until nobody has fewer than `least`, but not for ever."""
+    """Draw sizes until nobody has fewer than `least`, at most `retries` times."""
     check(
         least * clients <= pool.size,
-        f"min_size={least}",
+        f"min_size = {least}",
         f"{pool.size} samples cannot give {clients} clients that many each",
         "lower min_size or clients",
     )
@@ -297,7 +299,7 @@ def retried(least: int, retries: int, pool: Pool, clients: int, draw: Callable[[
         if int(sizes.min()) >= least:
             return sizes
     raise BadParameter(
-        f"min_size={least}",
+        f"min_size = {least}",
         f"some client had fewer samples in each of {retries} attempts",
         "lower min_size or clients, or raise alpha, beta or retries",
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from fedcohort.errors import BadParameter, UnknownName, check
+from fedcohort.core.constraints import Choice, CountOrZero, Interval
+from fedcohort.errors import BadParameter, UnknownName, check, check_fields
 from fedcohort.worlds.allocate import POLICIES
 from fedcohort.worlds.availability import AVAILABILITIES, Always, Availability, Bernoulli
 from fedcohort.worlds.dirichlet import ClassDirichlet, ClientDirichlet, LayeredDirichlet, SelfBalancing
@@ -15,7 +16,7 @@ from fedcohort.worlds.label_noise import NOISES, BetaNoise, GivenNoise, Noise, N
 from fedcohort.worlds.latency import LATENCIES, Constant, Latency
 from fedcohort.worlds.natural import LabelSkew, LabelsPerClient, Natural, Shards
 from fedcohort.worlds.partition import Dominance, FewClass, FlashPartition, Iid, Partition, QuantitySkew
-from fedcohort.worlds.section import Section, coerce, from_dict, share, table
+from fedcohort.worlds.section import Section, canonical_fields, from_dict, table
 
 PARTITIONS: dict[str, type[Partition]] = table(
     Iid,
@@ -36,17 +37,19 @@ PARTITIONS: dict[str, type[Partition]] = table(
 
 @dataclass(frozen=True)
 class Validation(Section):
-    """What each client keeps aside, and whether its labels are as wrong as the others."""
+    """What each client keeps aside, and whether those labels are noisy too.
+
+    `held_out` is the share of each client's samples, rounded half up; a client keeps at least one for training. With
+    `flipped`, label noise reaches the validation part too.
+
+    >>> Validation(held_out=0.1).to_dict()
+    {'kind': 'held-out', 'held_out': 0.1, 'flipped': True}
+    """
 
     kind: ClassVar[str] = "held-out"
 
-    held_out: float = 0.15  # share of each client's samples, rounded half up; a client keeps at least one for training
-    flipped: bool = True  # label noise reaches the validation part too
-
-    def check(self) -> None:
-        """A share below one."""
-        share("held_out", self.held_out)
-        check(self.held_out < 1.0, "held_out=1", "nothing would be left to train on", "lower held_out")
+    held_out: Annotated[float, Interval(0, 1, ends="[)")] = 0.15
+    flipped: bool = True
 
 
 VALIDATIONS: dict[str, type[Validation]] = table(Validation)
@@ -62,37 +65,39 @@ SECTIONS: dict[str, Mapping[str, type[Any]]] = {
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """Everything that makes a world, except the labels and the seed."""
+    """Everything that makes a world, except the labels and the seed.
+
+    `name`; how many `clients` (0: as many as the data have owners, natural partitions only); the `partition` of the
+    samples; label `noise`, `latency`, `availability`, `faults` and `validation`; `allocation` is what to do when a
+    class runs out ("strict", "recycle", "redistribute", "scale"); `version` and `about` are for the catalogue.
+
+    >>> spec = WorldSpec("mine", clients=20, partition=Iid(), noise=GivenNoise(rate=(0.1,)))
+    >>> spec.replace(clients=50, noise=0.2, availability=0.8).noise.rate
+    (0.2,)
+    """
 
     name: str
-    clients: int  # 0: as many as the data have owners (natural partitions only)
+    clients: CountOrZero
     partition: Partition
     noise: Noise = field(default_factory=NoNoise)
     latency: Latency = field(default_factory=Constant)
     availability: Availability = field(default_factory=Always)
     faults: Faults = field(default_factory=Faults)
     validation: Validation = field(default_factory=Validation)
-    allocation: str = "strict"
+    allocation: Annotated[str, Choice(*POLICIES)] = "strict"
     version: int = 1
     about: str = ""
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            if f.name in SECTIONS:
-                base = {"faults": Faults, "validation": Validation}.get(f.name, Section)
-                value = getattr(self, f.name)
-                check(isinstance(value, base), f"{f.name}={value!r}", "must be a section", "use WorldSpec.from_dict")
-            else:
-                object.__setattr__(self, f.name, coerce(f.name, str(f.type), getattr(self, f.name)))
-        if self.allocation not in POLICIES:
-            raise UnknownName.among("allocation", self.allocation, POLICIES)
+        canonical_fields(self)
+        check_fields(self)
+        for name in SECTIONS:
+            base = {"faults": Faults, "validation": Validation}.get(name, Section)
+            value = getattr(self, name)
+            check(isinstance(value, base), f"{name} = {value!r}", "it must be a section", "use WorldSpec.from_dict")
         natural = isinstance(self.partition, Natural)
-        check(
-            self.clients >= (0 if natural else 1),
-            f"clients={self.clients}",
-            "must be at least 1 (0 means all owners, with natural partitions only)",
-            "raise clients",
-        )
+        rule = "it must be at least 1 (0 means all owners, with natural partitions only)"
+        check(natural or self.clients > 0, f"clients = {self.clients}", rule, "raise clients")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -135,7 +140,7 @@ class WorldSpec:
             return self._with_field(holders[0], key, value)
         if holders:
             choices = " or ".join(f"{s}__{key}" for s in holders)
-            raise BadParameter(f"{key}={value!r}", "more than one section has a field of this name", f"write {choices}")
+            raise BadParameter(f"{key} = {value!r}", "several sections have a field of this name", f"write {choices}")
         fine = {n for s in SECTIONS for n in _field_names(getattr(self, s))}
         raise UnknownName.among(f"parameter of world {self.name}", key, fine | {f.name for f in fields(self)})
 
@@ -150,7 +155,7 @@ class WorldSpec:
     def _section(self, name: str, value: Any) -> Any:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if name == "noise" and number:
-            share("noise", value)
+            check(0 <= value <= 1, f"noise = {value!r}", "it must be between 0 and 1", "use e.g. 0.2")
             if isinstance(self.noise, BetaNoise) and 0.0 < value < 1.0:
                 return replace(self.noise, a=value * self.noise.concentration)
             return GivenNoise(rate=(float(value),)) if value else NoNoise()
