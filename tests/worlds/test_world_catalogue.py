@@ -174,9 +174,9 @@ def test_bad_overrides_are_named():
         catalogue.get("mixed-v1", partitoin__alpha=3)
     with pytest.raises(BadParameter, match="write partition__spread or availability__spread"):
         catalogue.get("mixed-v1", availability="bernoulli", spread=0.1)
-    with pytest.raises(BadParameter, match="clients='many': must be a whole number"):
+    with pytest.raises(BadParameter, match="clients = 'many': it must be a whole number"):
         catalogue.get("mixed-v1", clients="many")
-    with pytest.raises(BadParameter, match="noise=2"):
+    with pytest.raises(BadParameter, match="noise = 2: it must be between 0 and 1"):
         catalogue.get("mixed-v1", noise=2)
 
 
