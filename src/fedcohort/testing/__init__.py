@@ -8,6 +8,7 @@ from fedcohort.core.lazy import exports
 
 if TYPE_CHECKING:
     from fedcohort.testing.linear_evaluator import LinearEvaluator as LinearEvaluator
+    from fedcohort.testing.method_checks import example_round as example_round
     from fedcohort.testing.method_contract import MethodContract as MethodContract
     from fedcohort.testing.selector_contract import SelectorContract as SelectorContract
     from fedcohort.testing.synthetic_federation import SyntheticFederation as SyntheticFederation
@@ -23,5 +24,6 @@ else:
             "task_contract": ("TaskContract",),
             "synthetic_federation": ("SyntheticFederation",),
             "linear_evaluator": ("LinearEvaluator",),
+            "method_checks": ("example_round",),
         },
     )
