@@ -62,7 +62,7 @@ def test_top_takes_the_largest(values, k, seed):
     assert sorted(score[low]) == sorted(values)[: low.size]
 
 
-def test_top_breaks_ties_by_lot():
+def test_top_breaks_ties_at_random():
     """One clear winner, five tied for two places: each is in with probability 2 / 5."""
     r, counts = rng(), np.zeros(6)
     for _ in range(3000):

@@ -1,4 +1,4 @@
-"""Keyed luck: moments, independence of keys, independence of companions."""
+"""Keyed random draws: moments, independence of keys, independence of companions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_other_keys_are_independent(other):
     assert abs(np.corrcoef(a, b)[0, 1]) < 4.5 / np.sqrt(MANY.size)
 
 
-def test_luck_does_not_depend_on_companions():
+def test_draws_do_not_depend_on_companions():
     together = rng.normal_at(7, "x", 2, np.array([5, 9, 100]))
     assert rng.normal_at(7, "x", 2, np.array([9]))[0] == together[1]
     assert rng.normal_at(7, "x", 2, np.array([100, 5])).tolist() == together[[2, 0]].tolist()

@@ -42,14 +42,14 @@ def test_values_by_hand():
 
 
 def test_draw_by_value_follows_the_softmax():
-    """Two clients, one seat, no lots: odds exp(scale v) with scale v = 0 and ln 4: 1 to 4."""
+    """Two clients, one place, nothing uniform: odds exp(scale v) with scale v = 0 and ln 4: 1 to 4."""
     s, n = AFL(set_aside=0.0, uniform=0.0, scale=1.0, clip=1.0), 3000
     s.observe(told(0, [0, 1], [0.0, np.log(4.0)]))
     share = np.mean([s.select(ask(1, 2), np.random.default_rng(i)).clients[0] for i in range(n)])
     assert abs(share - 0.8) < 4.5 * 0.4 / np.sqrt(n)
 
 
-def test_the_least_valuable_three_quarters_are_drawn_by_lot_only():
+def test_the_least_valuable_three_quarters_are_drawn_uniformly_only():
     """40 clients, K = 10, shares 0.75 and 0.1: nine of the ten best, one of all the others."""
     s = AFL()
     s.observe(told(0, range(40), np.arange(1.0, 41.0)))
@@ -61,11 +61,11 @@ def test_the_least_valuable_three_quarters_are_drawn_by_lot_only():
 
 
 def test_lots_have_their_share_on_average_even_for_a_cohort_of_one():
-    """uniform = 0.1, K = 1: a lot in one round of ten."""
+    """uniform = 0.1, K = 1: a uniform draw in one round of ten."""
     s, n = AFL(), 3000
     s.observe(told(0, range(8), np.arange(1.0, 9.0)))
-    lots = np.mean([not s.select(ask(1, 8), np.random.default_rng(i)).why["by_value"][0] for i in range(n)])
-    assert abs(lots - 0.1) < 4.5 * 0.3 / np.sqrt(n)
+    uniform = np.mean([not s.select(ask(1, 8), np.random.default_rng(i)).why["by_value"][0] for i in range(n)])
+    assert abs(uniform - 0.1) < 4.5 * 0.3 / np.sqrt(n)
 
 
 def test_never_sets_aside_more_than_the_cohort_allows():
@@ -74,7 +74,7 @@ def test_never_sets_aside_more_than_the_cohort_allows():
     assert set(s.select(ask(4, 10), np.random.default_rng(0)).clients) == {6, 7, 8, 9}
 
 
-def test_new_clients_are_not_set_aside_unheard():
+def test_new_clients_are_not_set_aside_untried():
     s = AFL(uniform=0.0)
     s.observe(told(0, range(15), np.arange(1.0, 16.0)))
     chosen = np.concatenate([s.select(ask(2, 20), np.random.default_rng(i)).clients for i in range(60)])

@@ -74,7 +74,7 @@ def test_equation_one_holds(seed, n, m, grouped):
     assert (r >= 0).all()
 
 
-def test_ward_finds_planted_groups_and_respects_the_vessel():
+def test_ward_finds_known_groups_and_respects_the_vessel():
     rng = np.random.default_rng(0)
     rows = np.repeat(np.eye(4) * 5, 5, axis=0) + 0.1 * rng.standard_normal((20, 4))
     found = ward(rows, np.full(20, 0.2), 4)
@@ -84,7 +84,7 @@ def test_ward_finds_planted_groups_and_respects_the_vessel():
 
 
 def test_similar_clients_compete_with_each_other():
-    """Four groups of five alike, four seats: one of each group in every round."""
+    """Four groups of five alike, four places: one of each group in every round."""
     rng = np.random.default_rng(0)
     rows = np.repeat(np.eye(4), 5, axis=0) + 0.02 * rng.standard_normal((20, 4))
     selector = told(Clustered(), rows)

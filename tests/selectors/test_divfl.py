@@ -37,8 +37,8 @@ def test_six_clients_by_hand():
     """On a line at 0 1 2, 10 11, 20. Largest distance 20. Gains of the first pick, sum of (20 - distance):
 
     at 10: 20 * 6 - (10 + 9 + 8 + 0 + 1 + 10) = 82;  at 2: 120 - (2 + 1 + 0 + 8 + 9 + 18) = 82;  at 11: 120 - 40 = 80;
-    at 1: 120 - (1 + 0 + 1 + 9 + 10 + 19) = 80;  at 0: 76;  at 20: 56. So 10 or 2 comes first, by lot.
-    With three seats the groups {0 1 2}, {10 11} and {20} have one each.
+    at 1: 120 - (1 + 0 + 1 + 9 + 10 + 19) = 80;  at 0: 76;  at 20: 56. So 10 or 2 comes first, at random.
+    With three places the groups {0 1 2}, {10 11} and {20} have one each.
     """
     rows = np.array([0.0, 1, 2, 10, 11, 20])[:, None]
     firsts = set()
@@ -62,7 +62,7 @@ def test_greedy_is_within_its_guarantee_of_the_best(seed):
 
 
 def test_the_right_end_is_chosen():
-    """A published bug: argpartition took the smallest gains. Thirty clients in three far groups, three seats."""
+    """A published bug: argpartition took the smallest gains. Thirty clients in three far groups, three places."""
     rng = np.random.default_rng(0)
     rows = np.repeat(np.eye(3) * 10, 10, axis=0) + 0.1 * rng.standard_normal((30, 3))
     divfl = told(DivFL(), rows)
@@ -79,8 +79,8 @@ def test_those_away_are_represented_but_not_chosen():
     assert cohort.why["represents"].sum() == 6
 
 
-def test_strangers_get_their_share_of_the_seats():
-    """Ten known and ten unknown: two of four seats each. All unknown: all seats."""
+def test_unknown_clients_get_their_share_of_the_cohort():
+    """Ten known and ten unknown: two of four places each. All unknown: all places."""
     divfl = told(DivFL(), np.random.default_rng(0).standard_normal((10, 3)))
     for seed in range(10):
         chosen = divfl.select(Round(1, 4, np.arange(20), 20), np.random.default_rng(seed)).clients
@@ -89,7 +89,7 @@ def test_strangers_get_their_share_of_the_seats():
 
 
 def test_a_liar_is_not_always_chosen():
-    """One update a thousandfold: cut to three median lengths it wins no seat, and the honest choice stays."""
+    """One update a thousandfold: cut to three median lengths it wins no place, and the honest choice stays."""
     rng = np.random.default_rng(0)
     rows = np.repeat(np.eye(4), 10, axis=0) + 0.05 * rng.standard_normal((40, 4))
     lied = rows.copy()

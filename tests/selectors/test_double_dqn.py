@@ -158,7 +158,7 @@ def test_past_states_are_those_that_were():
     assert s.log_step.min() >= 19
 
 
-def test_blocks_are_standardised_and_the_unheard_of_are_zero():
+def test_blocks_are_standardised_and_the_unknown_are_zero():
     rng, s = generator(4, "test"), WeightState()
     raw = np.concatenate([rng.normal(350, 40, (50, 1)), rng.normal(0, 1e-3, (50, 1)), np.ones((50, 1))], axis=1)
     ws.write(s, np.arange(50), raw.astype(np.float32), 0, 60)
@@ -220,4 +220,4 @@ def test_an_agent_of_another_size_is_refused():
     learner.refresh(s, result(0, who, np.ones((2, 3), np.float32)), who, ())
     learner.learn(s, 0)
     with pytest.raises(StateMismatch, match="hidden"):
-        Learner("joint", "none", hidden=16).load(LearnerState(), s.to_arrays())
+        Learner("joint", "none", hidden=16).check_size(s.to_arrays())

@@ -1,4 +1,4 @@
-"""FedACS: the contract for both draws, one round by hand, the duels against a naive loop, the planted order, liars."""
+"""FedACS: the contract for both draws, a round by hand, duels against a naive loop, synthetic skewness, liars."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_lonely_insight_teaches_nothing():
 
 
 def test_identical_clients_win_half_of_their_duels():
-    """Insights of one distribution, cohorts by lot: the mean win rate is one half.
+    """Insights of one distribution, random cohorts: the mean win rate is one half.
 
     (With its own cohorts it is a little more: those who just won are asked again and no longer rivals of the past.)
     """
@@ -257,7 +257,7 @@ def test_default_draw_changes_with_the_number_of_clients(monkeypatch):
 
 
 @pytest.mark.parametrize("fast", [False, True])
-def test_planted_skewness_is_found(fast):
+def test_synthetic_skewness_is_found(fast):
     """The figure of the page, with two seeds: pool and true best 40 % overlap by 0.75 at least after 200 rounds."""
     overlaps = [fedacs_planted.overlap(FedACS(fast=fast), rounds=200, seed=seed)[200] for seed in range(2)]
     assert min(overlaps) >= 0.75

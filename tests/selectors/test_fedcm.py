@@ -22,7 +22,7 @@ class TestUCBZero(SelectorContract):
 
 class TestUCBBernoulli(SelectorContract):
     exempt = {  # noqa: RUF012
-        "uniform_ties": "half of the slots start at 1, by a draw that outlives the run",
+        "uniform_ties": "half of the slots start at 1, by a draw that is fixed for the run",
         "relabelling": "the first mean is a function of the slot",
     }
 
@@ -118,7 +118,7 @@ def test_silence_as_zero():
 
 
 @pytest.mark.parametrize("make", [FedCMUCB, FedCMTS])
-def test_finds_the_members_of_a_planted_s_opt(make):
+def test_finds_the_members_of_a_synthetic_s_opt(make):
     """Of 20 clients ten are in S_opt with probability 0.9 and ten with 0.2; 8 a round. Late rounds: mostly the ten."""
     rng, s, late = np.random.default_rng(5), make(), []
     for index in range(400):

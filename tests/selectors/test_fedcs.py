@@ -115,7 +115,7 @@ def test_the_fastest_of_the_candidates_are_taken():
     assert sorted(cohort.clients.tolist()) == [1, 2, 3]
 
 
-def test_candidates_are_drawn_without_replacement_and_by_lot():
+def test_candidates_are_drawn_without_replacement_and_uniformly():
     """2 K = 4 of 20 say what they can do: slow clients are asked too, now and then."""
     hits = np.zeros(20)
     for seed in range(500):

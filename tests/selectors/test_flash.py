@@ -12,6 +12,7 @@ from fedcohort.core.rng import generator
 from fedcohort.core.stats import spearman
 from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.selectors._parts import flash_context as context
+from fedcohort.selectors._parts.scoring import best
 from fedcohort.selectors.flash import Flash, gamma
 from fedcohort.testing import SyntheticFederation
 from fedcohort.types import Outcome, Probed, Round, RoundResult, Signals
@@ -171,7 +172,7 @@ def test_rewards_by_hand(options, expected):
 
 
 def test_a_client_cannot_claim_a_scale_of_its_own():
-    """First losses 4 4 4 4 4000: the last counts as if it had begun at 4, so halving pays all alike, 2 / T."""
+    """First losses 4 4 4 4 4000: the last counts as if it had begun at 4, so halving is worth the same for all, 2 / T."""
     flash = Flash(standardise=False, refresh="all", explore=0.0)
     world = World(flash, [4.0, 4.0, 4.0, 4.0, 4000.0])
     for _ in range(2):
@@ -273,7 +274,7 @@ def test_best_in_chunks_equals_a_full_sort(k):
     """Scores with many ties: whoever is strictly better than the border is in, the rest is at the border."""
     clients = np.sort(generator(4, "clients").choice(60_000, 40_000, replace=False))
     score = generator(5, "score").integers(0, 300, 60_000).astype(np.float32)
-    chosen = context.best(clients, k, lambda rows: score[rows], generator(6, "ties"))
+    chosen = best(clients, k, lambda rows: score[rows], generator(6, "ties"))
     assert chosen.size == np.unique(chosen).size == k
     assert np.isin(chosen, clients).all()
     assert np.sort(score[chosen]).tolist() == np.sort(score[clients])[clients.size - k :].tolist()

@@ -130,24 +130,24 @@ def test_latency_is_scaled_by_percentiles_of_the_clients():
     assert late[30] - late[10] > 0.4
 
 
-def test_places_without_exploration_are_the_best_and_with_it_by_lot():
+def test_places_without_exploration_are_the_best_and_with_it_random():
     rng, q = generator(0, "places"), np.arange(20.0)
-    picked, lot = places(q, 5, 0.0, rng)
+    picked, explored = places(q, 5, 0.0, rng)
     np.testing.assert_array_equal(picked, [19, 18, 17, 16, 15])
-    assert not lot.any()
+    assert not explored.any()
     hits = np.zeros(20)
     for _ in range(2000):
-        picked, lot = places(q, 5, 1.0, rng)
-        assert lot.all()
+        picked, explored = places(q, 5, 1.0, rng)
+        assert explored.all()
         assert np.unique(picked).size == 5
         hits[picked] += 1
     assert np.abs(hits - 500).max() < 5 * np.sqrt(500)
 
 
-def test_a_place_by_lot_is_uniform_over_those_left():
+def test_a_random_place_is_uniform_over_those_left():
     """eps = 1/2, two places of three clients, Q = (2, 1, 0). P(client 0 chosen): first place 1/2 + 1/2 * 1/3 = 2/3; if
     not, second place: 1/2 * 1 + 1/2 * 1/2 = 3/4. So 2/3 + 1/3 * 3/4 = 11/12. P(client 2): first 1/6; then, first was 0
-    (2/3) or 1 (1/6): only by lot, 1/2 * 1/2 = 1/4. So 1/6 + 5/6 * 1/4 = 3/8."""
+    (2/3) or 1 (1/6): only at random, 1/2 * 1/2 = 1/4. So 1/6 + 5/6 * 1/4 = 3/8."""
     rng, hits = generator(1, "places"), np.zeros(3)
     for _ in range(6000):
         hits[places(np.array([2.0, 1.0, 0.0]), 2, 0.5, rng)[0]] += 1
@@ -194,7 +194,7 @@ def test_bad_options_are_refused(options):
 
 @pytest.mark.parametrize("network", ["joint", "shared"])
 def test_cohorts_get_better_on_a_stationary_problem(network):
-    """Forty clients; share of good ones in the last 20 of 90 rounds, against one half by lot."""
+    """Forty clients; share of good ones in the last 20 of 90 rounds, against one half at random."""
     fed = SyntheticFederation(40, seed=5)
     steps = fed.play(FlashRL(network=network, steps=2), 90, 8, 5)
     late = np.concatenate([cohort.clients for _, cohort in steps[-20:]])

@@ -57,8 +57,8 @@ def test_nobody_waits_longer_than_promised(every, population, size):
     assert longest_wait(asked, population) <= every
 
 
-def test_no_seat_is_taken_before_it_must_be():
-    """20 clients, 2 seats, 50 rounds: the 18 others need 9 rounds, so favourites keep both seats for 41 rounds."""
+def test_no_place_is_taken_before_it_must_be():
+    """20 clients, 2 places, 50 rounds: the 18 others need 9 rounds, so favourites keep both places for 41 rounds."""
     asked = play(50, 20, 2, 50)
     assert [c.tolist() for c in asked[:41]] == [[0, 1]] * 41
     assert sorted(np.concatenate(asked[41:])) == list(range(2, 20))

@@ -12,7 +12,8 @@ from fedcohort import signals
 from fedcohort.core.stats import js_divergence, spearman
 from fedcohort.errors import BadParameter, MissingSignal
 from fedcohort.rounds.session import Session
-from fedcohort.selectors.hetero_select import PARTS, HeteroSelect, _divergence, _mean_shares
+from fedcohort.selectors._parts.label_divergence import divergence, mean_shares
+from fedcohort.selectors.hetero_select import PARTS, HeteroSelect
 from fedcohort.testing import SelectorContract, SyntheticFederation
 from fedcohort.types import Outcome, Round, RoundResult, Signals
 
@@ -157,7 +158,7 @@ def test_inclusion_frequencies_are_those_of_sequential_draws(variant):
 
 @pytest.mark.parametrize(("tau", "best", "worst"), [(2.0, 0.70, 0.30), (1.0, 0.87, 0.18), (0.5, 0.97, 0.08)])
 def test_inclusion_of_best_and_worst_as_in_the_specification(tau, best, worst):
-    """Section 2.4: six uniform [0, 1] terms, 12 clients, 6 chosen. Scores are planted through one part and its weight.
+    """Six uniform [0, 1] terms, 12 clients, 6 chosen. Scores are set through one part and its weight.
 
     The figures of the specification are averages over random scores: here over 250 of them.
     """
@@ -194,10 +195,10 @@ def test_first_round_is_uniform_in_score():
 
 def test_js_is_zero_for_equal_one_for_disjoint_and_symmetric():
     half = np.array([[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]])
-    assert _divergence(half[:1], half[0] + 1e-12)[0] == pytest.approx(0, abs=1e-4)
-    assert _divergence(half[:1], half[1] + 1e-12)[0] == pytest.approx(1, abs=1e-4)
+    assert divergence(half[:1], half[0] + 1e-12)[0] == pytest.approx(0, abs=1e-4)
+    assert divergence(half[:1], half[1] + 1e-12)[0] == pytest.approx(1, abs=1e-4)
     p, q = np.array([[0.7, 0.2, 0.1, 0.0]]), np.array([[0.1, 0.3, 0.3, 0.3]])
-    there, back = _divergence(p, q[0])[0], _divergence(q, p[0] + 1e-12)[0]
+    there, back = divergence(p, q[0])[0], divergence(q, p[0] + 1e-12)[0]
     assert there == pytest.approx(back, abs=1e-4)
     assert there == pytest.approx(float(js_divergence(p, q)[0]), abs=1e-4)
 
@@ -209,7 +210,7 @@ def test_js_part_against_the_plain_formula():
     shares[7], shares[9] = np.nan, 0.0
     sound = np.delete(np.arange(300), [7, 9])
     mean = shares[sound].mean(axis=0)
-    np.testing.assert_allclose(_mean_shares(shares), mean, atol=1e-5)
+    np.testing.assert_allclose(mean_shares(shares), mean, atol=1e-5)
     got = parts_of(HeteroSelect(diversity="js"), ask(300, 300, shares=shares))["diversity"]
     assert got[[7, 9]].tolist() == [0.5, 0.5]
     for k in sound[::10]:
@@ -274,7 +275,7 @@ def test_failed_clients_count_as_asked_and_keep_what_is_known():
 
 @pytest.mark.parametrize("variant", ["additive", "multiplicative"])
 def test_prefers_high_losses_where_norms_do_not_object(variant):
-    """The planted good clients have high losses; with small norms and no diversity part they are preferred."""
+    """The good clients of the synthetic federation have high losses; with small norms and no diversity part they are preferred."""
     shares = []
     for seed in range(2):
         fed = SyntheticFederation(24, seed=seed, flipped=frozenset({"delta_norm"}))

@@ -7,7 +7,8 @@ import pytest
 
 from fedcohort.core.rng import generator
 from fedcohort.errors import BadParameter
-from fedcohort.selectors.neural_bandit import NeuralBandit, RewardNetwork
+from fedcohort.selectors._parts.reward_network import RewardNetwork
+from fedcohort.selectors.neural_bandit import NeuralBandit
 from fedcohort.testing import SelectorContract, SyntheticFederation
 from fedcohort.types import Round
 

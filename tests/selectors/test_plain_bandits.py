@@ -1,4 +1,4 @@
-"""Epsilon-greedy and UCB1: pay, values and indices by hand; shares; liars."""
+"""Epsilon-greedy and UCB1: rewards, values and indices by hand; shares; liars."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_greedy_values_by_hand():
 
 
 def test_untried_stand_between_better_and_worse():
-    """Three paid clients earn 2/3, 1/2, 1/3 (r = 0.8 0.4 0.2); of them and an untried one: first 0, last 2."""
+    """Three rewarded clients get 2/3, 1/2, 1/3 (r = 0.8 0.4 0.2); of them and an untried one: first 0, last 2."""
     s = EpsilonGreedy(explore=0.0)
     s.observe(told(0, [0, 1, 2], [1, 1, 1], [0.2, 0.6, 0.8]))
     np.testing.assert_allclose(s.state.value, [2 / 3, 1 / 2, 1 / 3], rtol=1e-6)
@@ -85,12 +85,12 @@ def test_untried_stand_between_better_and_worse():
     assert 2 not in s.select(ask(3, 4, 1), np.random.default_rng(0)).clients
 
 
-def test_each_seat_goes_by_lot_with_probability_eps():
-    """10 seats, eps = 0.3, 400 cohorts: 3 lots on average, binomial variance."""
+def test_each_place_is_random_with_probability_eps():
+    """10 places, eps = 0.3, 400 cohorts: 3 random ones on average, binomial variance."""
     s = EpsilonGreedy(explore=0.3)
-    lots = [s.select(ask(10, 50), np.random.default_rng(i)).why["draw_uniform"].sum() for i in range(400)]
-    assert abs(np.mean(lots) - 3) < 4.5 * math.sqrt(2.1 / 400)
-    assert np.var(lots) == pytest.approx(2.1, rel=0.35)
+    random = [s.select(ask(10, 50), np.random.default_rng(i)).why["explored"].sum() for i in range(400)]
+    assert abs(np.mean(random) - 3) < 4.5 * math.sqrt(2.1 / 400)
+    assert np.var(random) == pytest.approx(2.1, rel=0.35)
 
 
 def test_share_decays_to_its_floor():
@@ -100,7 +100,7 @@ def test_share_decays_to_its_floor():
 
 
 def test_ucb_index_by_hand():
-    """Client 0: paid 1/2 and 1/2 (c stays); client 1 once 1/2, client 2 never. t = 3: bonus sqrt(2 ln 3 / n).
+    """Client 0: rewards 1/2 and 1/2 (c stays); client 1 once 1/2, client 2 never. t = 3: bonus sqrt(2 ln 3 / n).
 
     0: 0.5 + sqrt(1.098612) = 1.548147; 1: 0.5 + sqrt(2.197225) = 1.982304; 2: infinite.
     """

@@ -32,7 +32,7 @@ class TestReportedFew(SelectorContract):
 
 
 class TestAdaptive(SelectorContract):
-    exempt = {"seeds": "greedy over everybody in the first half: losses decide, not lots"}  # noqa: RUF012
+    exempt = {"seeds": "greedy over everybody in the first half: losses decide, not chance"}  # noqa: RUF012
 
     def make(self):
         return PowerOfChoice(mode="adapow-d", rounds=200)
@@ -135,7 +135,7 @@ def test_positions_among_candidates_are_not_slots():
 
 
 def test_silent_candidates_are_replaced():
-    """Three of four answer, one of them with NaN; two are known, so two seats are drawn from the others."""
+    """Three of four answer, one of them with NaN; two are known, so two places are drawn from the others."""
     probed = answer([2, 5, 8], [1.0, np.nan, 2.0])
     for seed in range(20):
         cohort = PowerOfChoice(d=4).select(ask(4, 10, probed=probed), np.random.default_rng(seed))
@@ -189,7 +189,7 @@ def test_opening_rounds_are_uniform_and_free():
 
 @pytest.mark.parametrize("mode", ["pow-d", "rpow-d"])
 def test_a_liar_moves_no_honest_client(mode):
-    """One of 100 reports a thousandfold loss: it takes one seat, and the honest keep their order."""
+    """One of 100 reports a thousandfold loss: it takes one place, and the honest keep their order."""
 
     def correlation(lie):
         truth = np.linspace(1, 10, 100)
@@ -218,10 +218,10 @@ def test_needs_follow_the_mode():
 def test_probes_are_paid_for():
     """Two rounds of five: ten candidates a round are probed, their model goes down and the clock runs."""
     options = {"world": "mixed-v1", "task": "quadratic", "rounds": 2, "cohort_size": 5, "seed": 0}
-    paid = fedcohort.simulate("power-of-choice", **options).rows
+    probing = fedcohort.simulate("power-of-choice", **options).rows
     free = fedcohort.simulate("power-of-choice(mode='rpow-d')", **options).rows
-    assert [row["probed"] for row in paid] == [10, 10]
-    assert all(row["bytes_probes"] > 0 for row in paid)
+    assert [row["probed"] for row in probing] == [10, 10]
+    assert all(row["bytes_probes"] > 0 for row in probing)
     assert [row["probed"] for row in free] == [0, 0]
     assert all(row["bytes_probes"] == 0 for row in free)
 

@@ -54,7 +54,7 @@ def test_the_filter_by_hand():
     assert joint == pytest.approx(np.array([[0.81, 0.01], [0.09, 0.09]]))
 
 
-def _planted(mode):
+def _synthetic(mode):
     """A bandit over six clients whose single feature is the last reward: -1, -.6, -.2, .2, .6, 1 after scaling."""
     bandit = RestlessBandit(mode=mode, context="reward", explore=0.0)
     s = bandit.state
@@ -72,7 +72,7 @@ def test_six_clients_by_hand():
     sum of squares 54, variance 54/6 - 1/9 = 80/9. So client 0 is at z = (-14/3) / 2.981 = -1.565 and client 1 at -.894,
     and the best two are 0 and 1, with scores .751 and .429.
     """
-    bandit, s = _planted("hidden")
+    bandit, s = _synthetic("hidden")
     s.V, s.b = np.ones((2, 1, 1)), np.array([[1.0], [-1.0]])
     s.belief, s.counts = np.array([0.2, 0.8]), np.array([[9.0, 1.0], [1.0, 9.0]])
     cohort = bandit.select(Round(1, 2, np.arange(6), 6), generator(0, "by-hand"))
@@ -82,7 +82,7 @@ def test_six_clients_by_hand():
 
 def test_discounted_score_by_hand():
     """d = 1, V = 4, W = 9, b = 2, beta = 1: x * .5 + |x| * sqrt(9) / 4 = .5 x + .75 |x|."""
-    bandit, s = _planted("discounted")
+    bandit, s = _synthetic("discounted")
     s.V, s.b = np.array([[[4.0]], [[9.0]]]), np.array([[2.0], [0.0]])
     cohort = bandit.select(Round(1, 6, np.arange(6), 6), generator(0, "by-hand"))
     f = np.array([-5, -3, -1, 1, 3, 3])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcohort.core.stats import spearman
-from fedcohort.errors import BadParameter, UnknownName
+from fedcohort.errors import BadParameter
 from fedcohort.selectors.rexp3 import Rexp3, exp3m
 from fedcohort.testing import SelectorContract
 from fedcohort.types import Outcome, Round, RoundResult, Signals
@@ -163,7 +163,7 @@ def test_heavy_weights_stay_finite():
 def test_a_liar_does_not_blur_the_honest():
     """One client sends a thousandfold insight: the odds of the honest keep their order.
 
-    Cohorts are drawn by lot, for Exp3's own soon contain the same few and their counts say little about the others.
+    Cohorts are drawn uniformly, because Exp3's own soon contain the same few and their counts say little about the others.
     """
 
     def correlation(lie):
@@ -194,7 +194,7 @@ def test_a_result_nobody_asked_for_is_weighed_as_if_all_were_there():
 
 
 def test_bad_parameters_are_named():
-    with pytest.raises(UnknownName, match="rank"):
+    with pytest.raises(BadParameter, match="rank"):
         Rexp3(preset="ranks")
     with pytest.raises(BadParameter, match="explore"):
         Rexp3(explore=0.0)

@@ -55,7 +55,7 @@ def test_a_cohort_is_of_one_tier():
 
 
 def test_a_thin_tier_is_filled_up_from_its_neighbours():
-    """Fifty clients, of the fastest tier (0 to 9) only two are here; six seats."""
+    """Fifty clients, of the fastest tier (0 to 9) only two are here; six places."""
     tifl = Tifl()
     tifl.state.odds = np.array([1.0, 0, 0, 0, 0])
     here = np.r_[[2, 5], np.arange(10, 50)]
@@ -120,8 +120,8 @@ def test_one_liar_does_not_move_its_tier():
     tifl = Tifl(accuracy="reports", tiers=1)
     loss = np.array([1.0, 1.0, 1.0, 1000.0])
     result = RoundResult(0, np.arange(4), np.zeros(4, np.int8), np.ones(4), Signals({"loss_before": loss}))
-    mean, heard = tifl._measure(result, np.zeros(4, np.int8))
-    assert heard.tolist() == [True]
+    mean, known = tifl._measure(result, np.zeros(4, np.int8))
+    assert known.tolist() == [True]
     assert mean[0] == pytest.approx(-2.0)
 
 

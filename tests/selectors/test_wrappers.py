@@ -49,7 +49,7 @@ def list_contract(name, made, options):
 
     knobs = {"make": make, "__module__": __name__, "runs": 40}
     if name in ("cool_down_filled", "quota_filled"):
-        knobs["exempt"] = {"learns": "with 24 clients and 6 seats these limits leave the inner selector no choice"}
+        knobs["exempt"] = {"learns": "with 24 clients and 6 places these limits leave the inner selector no choice"}
     globals()[f"Test_{name}"] = type(f"Test_{name}", (SelectorContract,), knobs)
 
 
@@ -134,7 +134,7 @@ def test_the_inner_selector_hears_of_everybody_that_was_asked(made, options):
 
 @pytest.mark.parametrize(("made", "options"), OPTIONS.values(), ids=OPTIONS)
 def test_probe_and_select_show_the_same_round(made, options):
-    """Whoever is probed can be chosen: the inner selector sees the same clients and seats twice."""
+    """Whoever is probed can be chosen: the inner selector sees the same clients and places twice."""
     inner = Fixed(range(12))
     outer = made(inner=inner, **options)
     for index in range(8):
@@ -191,7 +191,7 @@ def test_an_inner_selector_by_name_is_refused_with_the_way_out():
 
 
 def test_added_clients_get_ordinary_directives():
-    """Four seats, one by lot: it works once, drops nothing, was drawn once, and has no inner score."""
+    """Four places, one random: it works once, drops nothing, was drawn once, and has no inner score."""
     cohort = Explore(inner=Fixed(range(12)), share=0.25).select(ask(4, 12), np.random.default_rng(0))
     assert cohort.clients[:3].tolist() == [0, 1, 2]
     assert cohort.clients[3] > 2
@@ -225,7 +225,7 @@ def test_busy_clients_are_not_added():
 # warm-up
 
 
-def test_warm_up_draws_by_lot_and_then_steps_aside():
+def test_warm_up_draws_uniformly_and_then_steps_aside():
     outer = WarmUp(inner=Fixed(range(12)), rounds=3)
     first = [outer.select(ask(4, 12, i), np.random.default_rng(i)) for i in range(3)]
     assert len({tuple(sorted(c.clients.tolist())) for c in first}) > 1
@@ -244,11 +244,11 @@ def test_warm_up_is_uniform():
 
 
 def test_explored_share_is_exact_in_the_long_run():
-    """0.15 * 4 = 0.6 seats a round: 60 of the 400 seats of 100 rounds, and never off by one on the way."""
+    """0.15 * 4 = 0.6 places a round: 60 of the 400 places of 100 rounds, and never off by one on the way."""
     outer = Explore(inner=Fixed(range(4)), share=0.15)
-    seats = np.array([outer.seats(ask(4, 40, i)) for i in range(100)])
-    assert set(seats.tolist()) == {0, 1}
-    assert (np.abs(np.cumsum(seats) - 0.6 * np.arange(1, 101)) < 1).all()
+    places = np.array([outer.places(ask(4, 40, i)) for i in range(100)])
+    assert set(places.tolist()) == {0, 1}
+    assert (np.abs(np.cumsum(places) - 0.6 * np.arange(1, 101)) < 1).all()
     marked = [outer.select(ask(4, 40, i), np.random.default_rng(i)).why["explored"].sum() for i in range(100)]
     assert sum(marked) == 60
 
@@ -257,10 +257,10 @@ def test_exploration_reaches_everybody_and_decays():
     outer = Explore(inner=Fixed(range(40)), share=0.5)
     assert np.unique(np.concatenate(run(outer, 120, 4, 40))).size == 40
     fading = Explore(inner=Fixed(range(40)), share=1.0, decay=0.5, floor=0.25)
-    assert [fading.seats(ask(4, 40, i)) for i in range(5)] == [4, 2, 1, 1, 1]
+    assert [fading.places(ask(4, 40, i)) for i in range(5)] == [4, 2, 1, 1, 1]
 
 
-def test_a_short_inner_cohort_does_not_eat_the_explored_seats():
+def test_a_short_inner_cohort_does_not_take_the_explored_places():
     cohort = Explore(inner=Fixed([0]), share=0.5).select(ask(4, 12), np.random.default_rng(0))
     assert cohort.clients.size == 3
     assert cohort.why["explored"].tolist() == [0, 1, 1]
@@ -290,7 +290,7 @@ def test_nobody_is_asked_while_resting(inner, rest):
 
 
 def test_a_filled_cool_down_takes_those_that_rested_longest():
-    """Six clients, two seats, rest of four rounds: from round 3 on, only filling helps, in the order of asking."""
+    """Six clients, two places, rest of four rounds: from round 3 on, only filling helps, in the order of asking."""
     outer = CoolDown(inner=Fixed(range(6)), rounds=4, fill=True)
     cohorts = [sorted(c.tolist()) for c in run(outer, 6, 2, 6)]
     assert cohorts == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3], [4, 5]]
@@ -348,7 +348,7 @@ def test_the_neglected_get_their_quota(least):
         assert cohort.size == 4
         counts[cohort] += 1
         assert (counts >= least * 4 * (index + 1) / 20 - 2).all()
-    assert counts[:4].sum() >= (1 - least) * 1200  # the other seats are left to the inner selector
+    assert counts[:4].sum() >= (1 - least) * 1200  # the other places are left to the inner selector
 
 
 def test_no_quota_changes_nothing():
@@ -406,7 +406,7 @@ def test_no_window_exceeds_the_cap_whatever_the_inner_selector_wants(cap, here):
 
 
 def test_capped_requests_by_hand():
-    """Ten clients, two seats, c = 2.5: half a credit a round. Clients 0 and 1 are always wanted.
+    """Ten clients, two places, c = 2.5: half a credit a round. Clients 0 and 1 are always wanted.
 
     They start at 1, have 1.5 in round 0 (asked: 0.5), 1.0 in round 1 (asked: 0), 0.5 in round 2 (not enough), and so
     on: after the first round, every other one. Clients 2 and 3 fill the gaps.
@@ -416,7 +416,7 @@ def test_capped_requests_by_hand():
 
 
 def test_liars_get_at_most_the_cap_and_honest_clients_the_rest():
-    """20 % of 50 clients report a thousandfold utility. Unbounded, Oort gives them most seats; with c = 1.5, at most
+    """20 % of 50 clients report a thousandfold utility. Unbounded, Oort gives them most places; with c = 1.5, at most
     1.5 times their share of 20 % (and the burst of one request each)."""
 
     def liars_share(selector):
@@ -435,11 +435,11 @@ def test_liars_get_at_most_the_cap_and_honest_clients_the_rest():
     assert plain > 0.5
     assert capped <= 1.5 * 0.2 + 10 / 1000
     assert counts.max() <= 1.5 * 5 / 50 * 200 + 1
-    assert counts.sum() == 1000  # nothing is lost: the seats go to others
+    assert counts.sum() == 1000  # nothing is lost: the places go to others
 
 
-def test_filled_seats_do_not_depend_on_reports():
-    """Ten clients, four seats, c = 1, an inner selector that wants two only: the others come in turn, all alike."""
+def test_filled_places_do_not_depend_on_reports():
+    """Ten clients, four places, c = 1, an inner selector that wants two only: the others come in turn, all alike."""
     outer = ProbabilityCap(inner=Fixed([0, 1]), cap=1.0, fill=True)
     cohorts = run(outer, 100, 4, 10)
     assert all(c.size == 4 for c in cohorts)

@@ -23,7 +23,7 @@ class State(Table):
 
 
 class Greedy:
-    """A sound selector: the highest last utility, the unknown first, a fifth by lot."""
+    """A sound selector: the highest last utility, the unknown first, a fifth at random."""
 
     needs = frozenset({"utility"})
     exempt: Mapping[str, str] = {}
@@ -38,10 +38,10 @@ class Greedy:
     def pick(self, rnd, rng):
         value = self.state.value[rnd.available]
         score = np.where(value > 0, value, np.inf)
-        lot = draw.uniform(rnd.available, rnd.size // 5, rng)
-        rest = np.flatnonzero(~np.isin(rnd.available, lot))
-        best = rnd.available[rest[draw.top(score[rest], rnd.size - lot.size, rng)]]
-        return np.concatenate([lot, best])
+        anybody = draw.uniform(rnd.available, rnd.size // 5, rng)
+        rest = np.flatnonzero(~np.isin(rnd.available, anybody))
+        best = rnd.available[rest[draw.top(score[rest], rnd.size - anybody.size, rng)]]
+        return np.concatenate([anybody, best])
 
     def observe(self, result):
         use = result.replied & np.isfinite(result.signals["utility"])

@@ -1,4 +1,4 @@
-"""The planted federation is what it says it is."""
+"""The synthetic federation is what it says it is."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_no_contrast_and_no_noise_make_clients_identical():
             assert np.ptp(columns[name], axis=0).max() == 0, name
 
 
-def test_luck_does_not_depend_on_who_is_asked():
+def test_random_draws_do_not_depend_on_who_is_asked():
     few, all_ = Everything(choose=lambda rnd: np.array([6, 1])), Everything()
     SyntheticFederation(8).play(few, 2, 8)
     SyntheticFederation(8).play(all_, 2, 8)

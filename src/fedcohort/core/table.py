@@ -54,6 +54,10 @@ class Table:
                 new[: old.shape[0]] = old
                 setattr(self, f.name, new)
 
+    def grow_for(self, clients: NDArray[np.int64]) -> None:
+        """Make room for these clients."""
+        self.grow(int(clients.max(initial=-1)) + 1)
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Every field as an array (copies)."""
         return {f.name: np.array(getattr(self, f.name)) for f in dataclasses.fields(self)}

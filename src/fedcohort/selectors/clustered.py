@@ -20,7 +20,7 @@ A client that is drawn twice trains once, with the directive "multiplicity" 2.
     pi_i = 1 - prod_k (1 - r_ki)          probability of being in the cohort, known exactly                        (2)
 
 Departures from the paper
-    * Known from memory [MEM]. Shares are taken among the available clients.
+    * Written from memory of the paper. Shares are taken among the available clients.
     * Clustering is Ward's, on updates scaled to length 1 (the paper uses Ward on angles), merging only what fits in one
       vessel, until m groups are left or nothing fits. A client of more than one vessel fills whole vessels first.
     * Clients without an update fill up in random order (the paper gives them all the same zero vector, so that they
@@ -31,80 +31,73 @@ Departures from the paper
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import check
-from fedcohort.selectors._parts.update_memory import DirectionsState, remember, squared_distances
-from fedcohort.types import Arrays, Cohort, Index, Round, RoundResult
+from fedcohort.core.constraints import Choice, Count
+from fedcohort.errors import checked
+from fedcohort.selectors._parts.last_reports import sample_counts
+from fedcohort.selectors._parts.update_memory import UpdateMemory, UpdateSignal, remember, squared_distances
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Round, RoundResult
 
 Double = NDArray[np.float64]
 
 
-class Clustered:
-    """Draw one client from each of m clusters, so that everybody comes in proportion to its data.
+class Clustered(StatefulSelector[UpdateMemory]):
+    """Draw one client from each of m clusters, so that everybody is chosen in proportion to its data.
 
-    The paper's symbol for each parameter is given in brackets.
+    Args:
+        algorithm: clusters by "similarity" of the updates (Algorithm 2) or by "size" (Algorithm 1).
+        signal: what is compared, "last_layer_delta" or "delta".
+        memory: clients whose updates are clustered.
+
+    >>> Clustered(algorithm="size").needs
+    frozenset({'samples'})
     """
 
-    exempt: ClassVar[Mapping[str, str]] = {
-        "exact_size": "a client that is drawn twice trains once, with multiplicity 2"
-    }
+    exempt: Mapping[str, str] = {"exact_size": "a client that is drawn twice trains once, with multiplicity 2"}
 
+    @checked
     def __init__(
         self,
         *,
-        algorithm: str = "similarity",  # or "size"
-        signal: str = "last_layer_delta",  # or "delta"
-        memory: int = 300,  # clients clustered
+        algorithm: Annotated[str, Choice("similarity", "size")] = "similarity",
+        signal: UpdateSignal = "last_layer_delta",
+        memory: Count = 300,
     ) -> None:
-        check(algorithm in ("similarity", "size"), f"algorithm = {algorithm!r}", "no such one", "similarity or size")
-        check(
-            signal in ("last_layer_delta", "delta"),
-            f"signal = {signal!r}",
-            "no such update",
-            "last_layer_delta or delta",
-        )
-        check(memory >= 1, f"memory = {memory}", "somebody must be remembered", "use e.g. 300")
+        super().__init__()
         self.algorithm, self.signal, self.memory = algorithm, signal, memory
         self.needs = frozenset({"samples", signal} if algorithm == "similarity" else {"samples"})
-        self.state = DirectionsState()
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Pour, then draw one from each vessel."""
         here, m = rnd.available, min(rnd.size, rnd.available.size)
         if m <= 0:
             return Cohort(np.empty(0, np.int64))
-        share = _shares(rnd)
-        order = rng.permutation(here.size)  # ties, and those without an update, by lot
+        count = sample_counts(rnd)
+        share = count / count.sum()  # p_i
+        order = rng.permutation(here.size)  # ties, and those without an update, come in random order
         if self.algorithm == "size":
             pieces = pour([], order[np.argsort(-share[order], kind="stable")], m * share, m)
         else:
             pieces = pour(self._groups(here, m * share, m, rng), order, m * share, m)
         client, vessel, amount = pieces
         drawn = draw_from(client, vessel, amount, m, rng)
-        at, count = np.unique(drawn, return_counts=True)
+        at, times = np.unique(drawn, return_counts=True)
         inclusion = included(client, amount, at)
         why = {"share": share[at], "inclusion": inclusion}
-        return Cohort(here[at], {"multiplicity": count.astype(np.int64)}, inclusion, why)
+        return Cohort(here[at], {"multiplicity": times.astype(np.int64)}, inclusion, why)
 
     def observe(self, result: RoundResult) -> None:
         """Keep the newest updates."""
         if self.algorithm == "similarity":
             remember(self.state, result, self.signal, self.memory)
 
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
-
     def _groups(self, here: Index, units: Double, m: int, rng: np.random.Generator) -> list[Index]:
-        """Positions (in `here`) of clients with similar updates, in random order so that ties are drawn by lot."""
+        """Positions (in `here`) of clients with similar updates, in random order so that ties are random."""
         known = rng.permutation(np.flatnonzero(np.isin(self.state.who, here)))
         if known.size == 0:
             return []
@@ -192,13 +185,3 @@ def included(client: Index, amount: Double, at: Index) -> Double:
     miss = np.ones(int(client.max(initial=-1)) + 1)
     np.multiply.at(miss, client, 1.0 - np.minimum(amount, 1.0))
     return np.clip(1.0 - miss[at], 1e-12, 1.0)
-
-
-def _shares(rnd: Round) -> Double:
-    """p_i among the available; all alike where nobody says."""
-    n = np.ones(rnd.available.size)
-    if "samples" in rnd.profiles:
-        given = np.asarray(rnd.profiles["samples"], np.float64)[rnd.available]
-        n = np.where(np.isfinite(given), np.maximum(given, 1.0), 1.0)
-    out: Double = n / n.sum()
-    return out

@@ -1,4 +1,4 @@
-"""DivFL: a diverse cohort that stands for everybody.
+"""DivFL: a diverse cohort that represents everybody.
 
     Ravikumar Balakrishnan, Tian Li, Tianyi Zhou, Nageen Himayat, Virginia Smith, Jeff Bilmes.
     Diverse Client Selection for Federated Learning via Submodular Maximization. ICLR 2022.
@@ -12,61 +12,60 @@ Greedily, K times; c_i starts at the largest distance. That is within 1 - 1/e of
 Stochastic greedy looks only at a random ceil(n / K ln(1 / epsilon)) of the candidates in each step.
 
 Departures from the paper
-    * Known from memory and from reports on its code [MEM]: one of them is that `argpartition` took the wrong end, so
-      that the cohort least like everybody was chosen; here (2) is a maximum, with ties by lot.
-    * The paper asks everybody for a gradient first. Here clients without an update get the share of the seats that they
-      have among the available, by lot, until all are known.
+    * Written from memory and from reports on its code: one of them is that `argpartition` took the wrong end, so that
+      the cohort least like everybody was chosen; here (2) is a maximum, with ties broken at random.
+    * The paper asks everybody for a gradient first. Here clients without an update get the same share of the cohort as
+      of the available, drawn at random, until all are known.
     * Updates stand in for gradients, as in the paper's version without extra traffic; by default only the last layer.
       The newest `memory` clients are remembered: a choice costs O(memory^2 (d + K)).
-    * Updates longer than three median lengths are shortened to that: else a liar is far from all, and always chosen.
+    * Updates longer than three median lengths are cut to that: otherwise a liar is far from all, and always chosen.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.errors import check
-from fedcohort.selectors._parts.update_memory import DirectionsState, remember, squared_distances
-from fedcohort.types import Arrays, Cohort, Index, Round, RoundResult
+from fedcohort.core.constraints import Interval
+from fedcohort.errors import checked
+from fedcohort.selectors._parts.update_memory import UpdateMemory, UpdateSignal, remember, squared_distances
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Round, RoundResult
 
 Double = NDArray[np.float64]
 LONGEST = 3.0  # median lengths
 
 
-class DivFL:
+class DivFL(StatefulSelector[UpdateMemory]):
     """Choose the cohort whose updates are nearest to everybody's.
 
-    The paper's symbol for each parameter is given in brackets.
+    Args:
+        signal: what is compared, "last_layer_delta" or "delta".
+        epsilon: of stochastic greedy [epsilon]; 0 looks at all candidates.
+        memory: clients whose newest update is remembered.
+
+    >>> DivFL(epsilon=0.01).needs
+    frozenset({'last_layer_delta'})
     """
 
-    exempt: ClassVar[Mapping[str, str]] = {
-        "learns": "of many alike one is enough: good clients that agree are few here"
-    }
+    exempt: Mapping[str, str] = {"learns": "one of many similar clients is enough: few of the good ones are chosen"}
 
+    @checked
     def __init__(
         self,
         *,
-        signal: str = "last_layer_delta",  # or "delta"
-        epsilon: float = 0.0,  # [epsilon] of stochastic greedy; 0: look at all candidates
-        memory: int = 1000,  # clients remembered
+        signal: UpdateSignal = "last_layer_delta",
+        epsilon: Annotated[float, Interval(0, 1, ends="[)")] = 0.0,
+        memory: Annotated[int, Interval(2)] = 1000,
     ) -> None:
-        check(
-            signal in ("last_layer_delta", "delta"),
-            f"signal = {signal!r}",
-            "no such update",
-            "last_layer_delta or delta",
-        )
-        check(0 <= epsilon < 1, f"epsilon = {epsilon}", "it lies in [0, 1)", "use 0, or e.g. 0.01")
-        check(memory >= 2, f"memory = {memory}", "two clients are needed to compare", "use e.g. 1000")
+        super().__init__()
         self.signal, self.epsilon, self.memory = signal, epsilon, memory
         self.needs = frozenset({signal})
-        self.state = DirectionsState()
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Eq. 2, and the unknown in proportion."""
@@ -77,25 +76,17 @@ class DivFL:
         fresh = np.setdiff1d(rnd.available, s.who, assume_unique=True)
         n_known = min(k - math.ceil(k * fresh.size / rnd.available.size), candidates.size)
         n_known = max(n_known, k - fresh.size)
-        picked, gain, stands = np.empty(0, np.int64), np.empty(0), np.empty(0)
+        picked, gain, represents = np.empty(0, np.int64), np.empty(0), np.empty(0)
         if n_known > 0:
-            picked, gain, stands = self._diverse(candidates, n_known, rng)
+            picked, gain, represents = self._diverse(candidates, n_known, rng)
         new = draw.uniform(fresh, k - picked.size, rng)
         blank = np.full(new.size, np.nan)
-        why = {"gain": np.concatenate([gain, blank]), "represents": np.concatenate([stands, blank])}
+        why = {"gain": np.concatenate([gain, blank]), "represents": np.concatenate([represents, blank])}
         return Cohort(np.concatenate([s.who[picked], new]), why=why)
 
     def observe(self, result: RoundResult) -> None:
         """Keep the newest updates."""
         remember(self.state, result, self.signal, self.memory)
-
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
 
     def _diverse(self, candidates: Index, k: int, rng: np.random.Generator) -> tuple[Index, Double, Double]:
         """Positions of those chosen, the gain of each, and how many of the remembered are nearest to it."""

@@ -9,48 +9,58 @@ With the validation accuracy omega_t of the new model and a target Omega:
     r_t = Xi^(omega_t - Omega) - 1          one reward for the whole cohort                                  (2)
     Y   = r_t + gamma Q'(s', argmax_a Q(s', a)),     loss = mean over sub-actions of (Y - Q(s, a))^2         (3)
     online:      S_t drawn without replacement with odds exp(Q / T); every member is a sub-action with reward r_t
-    train:       one client a round, by lot with probability eps, else the best
+    train:       one client a round, a random one with probability eps, else the best
     pretrained:  S_t the M best of Q; nothing is learned any more
 
-State, agent and memory are those of FLASH-RL (`weight_state.py`, `double_dqn.py`, `q_learner.py`).
+State, agent and memory are those of FLASH-RL (`_parts/weight_embedding.py`, `double_dqn.py`, `dqn_agent.py`).
 
 Departures from the paper
-    * The paper's text was not at hand: (1) to (3), Xi = 64 and the way of training are from a study note [REC].
-    * "online" is the recommended way without a simulator [REC]: all M sub-actions are learned from, and Q is
-      standardised over the available before the odds are made, for differences of Q are far below T = 1.
+    * The paper's text was not available: (1) to (3), Xi = 64 and the way of training are from a study note.
+    * "online" is our way to do without a simulator: all M sub-actions are learned from, and Q is standardised over the
+      available clients before the odds are computed, because differences of Q are far below T = 1.
     * preset "flash-rl" is the comparison version of FLASH-RL's authors: odds exp(Q), and only the first client drawn is
-      stored as action. A selector is not told the order of its draws, so the first is drawn again, by lot with odds
-      exp(Q), from those that replied. Their off-by-one (client k's block in row k although row 0 is the global model)
-      and the argmax on the current state are not repeated.
-    * Rewards count from their mean in the memory: with a common negative reward, who is asked more is worth less.
+      stored as action. The order of the draws is not known any more when a round ends, so the first is drawn again with
+      odds exp(Q) from those that replied. Their off-by-one (client k's block in row k although row 0 is the global
+      model) and the argmax on the current state are not repeated.
+    * Rewards are taken relative to their mean in the memory: with a common negative reward, a client that is asked more
+      often would look worse.
     * E w is taken relative to the new global model for clients, to the fit's mean for the global model itself.
     * With no score (NaN), or nobody who replied, the round teaches nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcohort.core import draw
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Finite, Interval, Positive, Share
 from fedcohort.core.rng import generator
 from fedcohort.core.stats import zscore
 from fedcohort.core.table import column
-from fedcohort.errors import check
+from fedcohort.errors import checked
 from fedcohort.selectors._parts import weight_embedding as blocks
-from fedcohort.selectors._parts.dqn_agent import Learner, LearnerState, learn_profiles
+from fedcohort.selectors._parts.dqn_agent import (
+    AgentSelector,
+    Discount,
+    Learner,
+    LearnerState,
+    Network,
+    Reference,
+    WarmUpMode,
+    learn_profiles,
+    usable_weights,
+)
 from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
 
 PRESETS: dict[str, dict[str, Any]] = {
     "robust": {"steps": 4, "centre": True, "hidden": 64, "reference": "model"},
     "flash-rl": {"steps": 1, "centre": False, "hidden": 512, "reference": "fit"},
 }
-MODES = ("online", "train", "pretrained")
-REWARD_MAX = 1e3  # a cap for odd choices of Xi
+REWARD_MAX = 1e3  # a cap for unusual choices of Xi
 
 
 @dataclass
@@ -60,41 +70,60 @@ class FavorState(LearnerState):
     asked: Real = column(0.0)
 
 
-class Favor:
+class Favor(AgentSelector[FavorState]):
     """Q-learning on the weights of clients, rewarded by the accuracy of the model they make together.
 
-    The paper's symbol for each parameter is given in brackets. `None` takes the preset's value.
+    Args:
+        preset: "robust", or "flash-rl" for the version of FLASH-RL's authors; sets the arguments that are None.
+        mode: "online", "train" (see :func:`pretrain`) or "pretrained".
+        base: of the reward [Xi].
+        target: accuracy [Omega].
+        temperature: of the draw [T]; None: 0.3 of standardised Q, 1 in preset "flash-rl".
+        explore: probability of a random client in mode "train" [eps].
+        network: "joint" (the paper's, for some ten thousand clients) or "shared" (any number of clients).
+        warmup: "probe" trains everybody for one epoch once; "none" uses what comes in.
+        reference: weights are taken relative to the new "model" or to the mean of the "fit".
+        components: axes of the weights [k]; None: as many as fit.
+        hidden: hidden units [H].
+        lr: learning rate of Adam.
+        discount: of future rewards [gamma].
+        memory: rounds kept for learning.
+        batch: rounds in a batch.
+        steps: Adam steps a round.
+        copy_every: rounds between copies of the network.
+        centre: rewards are taken against their mean.
+        horizon: rounds of the run, if known: the last one is terminal; 0: not known.
+        seed: of the first weights and of the batches.
+
+    >>> sorted(Favor(target=0.95).needs)
+    ['model', 'probe_weights', 'weights']
     """
 
+    @checked
     def __init__(
         self,
         *,
-        preset: str = "robust",
-        mode: str = "online",  # or "train", "pretrained"
-        base: float = 64.0,  # [Xi]
-        target: float = 0.99,  # [Omega]
-        temperature: float | None = None,  # [T]; None: 0.3 of standardised Q, 1 in preset "flash-rl"
-        explore: float = 0.2,  # [eps] of mode "train"
-        network: str = "joint",  # or "shared"
-        warmup: str = "probe",  # or "none"
-        reference: str | None = None,  # model or fit
-        components: int | None = None,
-        hidden: int | None = None,
-        lr: float = 0.01,
-        discount: float = 0.9,  # [gamma]
-        memory: int = 1000,  # rounds
-        batch: int = 50,  # rounds
-        steps: int | None = None,  # Adam steps a round
-        copy_every: int = 10,
+        preset: Annotated[str, Choice(*PRESETS)] = "robust",
+        mode: Annotated[str, Choice("online", "train", "pretrained")] = "online",
+        base: Annotated[float, Interval(1, ends="()")] = 64.0,
+        target: Finite = 0.99,
+        temperature: Positive | None = None,
+        explore: Share = 0.2,
+        network: Network = "joint",
+        warmup: WarmUpMode = "probe",
+        reference: Reference | None = None,
+        components: Count | None = None,
+        hidden: CountOrZero | None = None,
+        lr: Positive = 0.01,
+        discount: Discount = 0.9,
+        memory: Count = 1000,
+        batch: Count = 50,
+        steps: Count | None = None,
+        copy_every: Count = 10,
         centre: bool | None = None,
-        horizon: int = 0,
-        seed: int = 0,
+        horizon: CountOrZero = 0,
+        seed: CountOrZero = 0,
     ) -> None:
-        check(preset in PRESETS, f"preset = {preset!r}", "FAVOR has no such preset", f"use {', '.join(PRESETS)}")
-        check(mode in MODES, f"mode = {mode!r}", f"it is one of {', '.join(MODES)}", "use 'online'")
-        check(base > 1, f"base = {base}", "the base of the reward is above 1", "use 64")
-        check(0 <= explore <= 1, f"explore = {explore}", "a share lies between 0 and 1", "use 0.2")
-        check(temperature is None or temperature > 0, f"temperature = {temperature}", "it is positive", "use 0.3")
         default = PRESETS[preset]
         self.mode, self.base, self.target, self.explore = mode, base, target, explore
         self.literal = preset == "flash-rl"
@@ -108,12 +137,8 @@ class Favor:
         self.needs = self.learner.needs
         self.state = FavorState()
 
-    def probe(self, rnd: Round, rng: np.random.Generator) -> Index:
-        """Warm-up: one epoch of everybody, once."""
-        return self.learner.probe(self.state, rnd)
-
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
-        """By lot until there is a state to look at; then as the mode says."""
+        """Uniformly at random until there is a state to look at; then as the mode says."""
         s, size = self.state, min(rnd.size, 1) if self.mode == "train" else rnd.size
         learn_profiles(s, rnd, ())
         if not self.learner.ready(s) or (self.mode == "train" and rng.random() < self.explore):
@@ -127,12 +152,12 @@ class Favor:
         return Cohort(rnd.available[picked], why={"q": q[picked]})
 
     def observe(self, result: RoundResult) -> None:
-        """Eq. 2 for every sub-action, new blocks, and a lesson."""
+        """Eq. 2 for every sub-action, new blocks, and the agent learns."""
         s = self.state
-        s.grow(int(result.clients.max(initial=-1)) + 1)
+        s.grow_for(result.clients)
         s.asked[result.clients] += 1
         self.learner.begin(s, result.probed, ())
-        told = self._told(result)
+        told = usable_weights(result)
         if told.size and np.isfinite(result.score) and self.mode != "pretrained":
             who = self._first(result.clients[told]) if self.literal else result.clients[told]
             self.learner.remember(s, who, np.full(who.size, self.reward(result.score)))
@@ -142,20 +167,12 @@ class Favor:
             blocks.write_common(s, row, s.step)
         self.learner.learn(s, result.index, frozen=self.mode == "pretrained")
 
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.learner.load(self.state, arrays)
-
     def reward(self, score: float) -> float:
         """Eq. 2."""
         return float(min(self.base ** min(score - self.target, 100.0) - 1.0, REWARD_MAX))
 
     def end_episode(self) -> None:
-        """The federation starts anew: the last step was terminal, and everybody is to be heard of again."""
+        """The federation starts again: the last step was terminal, and nothing is known of the clients."""
         s = self.state
         if s.step:
             s.ends = np.append(s.ends, s.step - 1)
@@ -164,27 +181,20 @@ class Favor:
             blocks.write(s, everybody, np.zeros_like(s.now), s.step - 1, s.rows, count=False)
         s.started = False
 
-    def _told(self, result: RoundResult) -> Index:
-        """Rows with usable weights."""
-        if result.model is None or not np.isfinite(result.model).all():
-            return np.empty(0, np.int64)
-        good = result.replied & np.isfinite(np.asarray(result.signals["weights"])).all(axis=1)
-        return np.flatnonzero(good)
-
     def _first(self, clients: Index) -> Index:
         """The one action of preset "flash-rl"."""
         odds = self.learner.q(self.state, clients) if self.learner.ready(self.state) else np.zeros(clients.size)
         return clients[draw.softmax(odds, 1, 1.0, generator(self.learner.seed, "first", self.state.step))]
 
 
-def pretrain(play: Callable[[Favor, int], object], episodes: int, **options: Any) -> Arrays:
+@checked
+def pretrain(play: Callable[[Favor, int], object], episodes: Count, **options: Any) -> Arrays:
     """Train an agent over episodes, one client a round, and return its state for ``mode="pretrained"``.
 
     `play(selector, episode)` runs one episode with the given selector in a simulator of your choice, e.g.
     ``lambda favor, e: simulate(favor, world="dirichlet-0.1-v1", cohort_size=1, rounds=50, seed=e)``. `options` are
     those of :class:`Favor`; use the same ones for the agent that loads the state.
     """
-    check(episodes >= 1, f"episodes = {episodes}", "there is at least one", "use e.g. 20")
     favor = Favor(mode="train", **options)
     for episode in range(episodes):
         play(favor, episode)

@@ -18,38 +18,39 @@ reward of each): a larger reward adds eta to A_i, a smaller one adds eta to B_i,
 
 Departures from the paper
     * Alg. 2 reads A_i with the loop's index and Alg. 3 compares with R_j instead of R_j^all: taken as misprints.
-    * `fast` draws theta once per client and takes the P largest: N draws instead of P N, but another law, since nothing
-      is drawn again between two picks. By default it is used beyond 500 available clients. Clients whose membership
-      is certain up to 1e-13 (their posterior lies 8 deviations beside every possible border) draw nothing.
+    * `fast` draws theta once per client and takes the P largest: N draws instead of P N, but another distribution,
+      since nothing is drawn again between two picks. By default it is used beyond 500 available clients. Clients whose
+      membership is certain up to 1e-13 (posterior 8 deviations away from every possible threshold) draw nothing.
     * P is at least K, and counts available clients.
     * A round with fewer than two insights teaches nothing: a client alone is its own mean and would have Q = 0.
     * In the mean (14), and only there, an insight longer than `clip` times the cohort's median length is shortened to
-      it, so that one liar does not move what the others are measured by. clip=inf is the paper.
+      that, so that one liar does not shift the reference for the others. clip=inf is the paper.
     * M_i is the profile `samples`, as registered; where it is not known, the mean of those known.
-    * From round `stop` on A and B are frozen and no insight is asked for; the draws go on from the frozen posteriors.
-    * `forget` < 1 multiplies all A and B in every round that teaches: the paper's never forget late drift.
+    * From round `stop` on A and B are frozen and no insight is requested; draws continue from the frozen posteriors.
+    * `forget` < 1 multiplies all A and B in every round that teaches, to follow drift; the paper's never forget.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
+from fedcohort.core.constraints import CountOrZero, Factor, Interval, Positive
 from fedcohort.core.table import column
-from fedcohort.errors import check
+from fedcohort.errors import checked
 from fedcohort.selectors._parts.last_reports import Samples
-from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Real, Round, RoundResult
 
 EXACT = 500  # available clients up to which the sequential draw is the default: 0.4 * 500^2 Beta draws
 REACH = 8.0  # sub-Gaussian deviations of a Beta within which theta lies but for 1e-13
 ROUNDING = 1e-6  # distances this small against the insights are zero: float32 has seven digits
-LARGEST = 1e30  # a reward beyond this is no better known
+LARGEST = 1e30  # rewards are cut here
 
 
 @dataclass
@@ -63,36 +64,41 @@ class FedACSState(Samples):
     rounds: int = 0  # rounds observed
 
 
-class FedACS:
+class FedACS(StatefulSelector[FedACSState]):
     """Let clients duel by skewness, keep a pool of the least skewed, and draw the cohort from the pool.
 
-    The paper's symbol for each parameter is given in brackets.
+    Args:
+        tolerance: share of the clients in the pool [lambda].
+        rate: what one duel adds to wins or losses [eta].
+        history: rounds whose rewards are still compared with [H]; 0: this round only.
+        stop: no analytics from this round on [T_stop]; None: never. The paper's early stop is 200.
+        fast: one draw per client instead of the sequential draw; None: beyond 500 available clients.
+        forget: factor on wins and losses in every round that teaches; 1 forgets nothing.
+        clip: longest insight in the mean, in median lengths; inf is the paper.
+
+    >>> sorted(FedACS(tolerance=0.2).needs)
+    ['insight', 'samples']
     """
 
+    @checked
     def __init__(
         self,
         *,
-        tolerance: float = 0.4,  # [lambda] share of the clients that the pool holds
-        rate: float = 0.2,  # [eta]
-        history: int = 5,  # [H] rounds whose rewards are still compared with
-        stop: int | None = None,  # [T_stop] no analytics from this round on; the paper's early stop is 200
-        fast: bool | None = None,  # one draw per client; None: beyond 500 available clients
-        forget: float = 1.0,
-        clip: float = 10.0,
+        tolerance: Factor = 0.4,
+        rate: Positive = 0.2,
+        history: CountOrZero = 5,
+        stop: Annotated[int, Interval(0, example=200)] | None = None,
+        fast: bool | None = None,
+        forget: Factor = 1.0,
+        clip: Annotated[float, Interval(1)] = 10.0,
     ) -> None:
-        check(0 < tolerance <= 1, f"tolerance = {tolerance}", "a share of the clients in (0, 1]", "use e.g. 0.4")
-        check(rate > 0, f"rate = {rate}", "a duel counts for something", "use e.g. 0.2")
-        check(history >= 0, f"history = {history}", "a number of rounds", "use 5, or 0 for this round only")
-        check(stop is None or stop >= 0, f"stop = {stop}", "a round, or None for never", "use e.g. 200")
-        check(0 < forget <= 1, f"forget = {forget}", "a factor in (0, 1]", "1 forgets nothing")
-        check(clip >= 1, f"clip = {clip}", "a multiple of the median length, at least 1", "use 10, or inf for never")
+        super().__init__()
         self.tolerance, self.rate, self.history, self.stop = tolerance, rate, history, stop
         self.fast, self.forget, self.clip = fast, forget, clip
-        self.state = FedACSState()
 
     @property
-    def needs(self) -> frozenset[str]:
-        """The insight (P2) until the analytics stop; then nothing that a round could tell."""
+    def needs(self) -> frozenset[str]:  # type: ignore[override]  # shrinks during a run
+        """The insight (P2) until the analytics stop; then the registered number of samples only."""
         ended = self.stop is not None and self.state.rounds >= self.stop
         return frozenset({"samples"} if ended else {"samples", "insight"})
 
@@ -116,24 +122,13 @@ class FedACS:
     def observe(self, result: RoundResult) -> None:
         """Eq. 13, 14 and 16, then Alg. 3."""
         s, index = self.state, result.index
-        s.grow(int(result.clients.max(initial=-1)) + 1)
+        s.grow_for(result.clients)
         s.rounds = max(s.rounds, index + 1)
-        if (self.stop is not None and index >= self.stop) or not result.replied.any():
+        if self.stop is not None and index >= self.stop:
             return
-        insight = result.signals["insight"]
-        good = np.flatnonzero(result.replied & np.isfinite(insight).all(axis=1))
-        if good.size >= 2:
-            who = result.clients[good]
-            q = skewness(insight[good], known_samples(s.samples[who]), self.clip)
+        who, q = reported_skewness(s, result, self.clip)
+        if who.size:
             self._duel(who, np.maximum(-q, -LARGEST).astype(np.float32), index)
-
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
 
     def _duel(self, who: Index, reward: Real, index: int) -> None:
         """Alg. 3, by counting in a sorted column instead of pair by pair."""
@@ -149,8 +144,21 @@ class FedACS:
         s.reward[who], s.told[who] = reward, index
 
 
+def reported_skewness(s: Samples, result: RoundResult, clip: float) -> tuple[Index, NDArray[np.float64]]:
+    """(clients with a usable insight, their Q_i); nobody if fewer than two sent one."""
+    nobody = np.empty(0, np.int64), np.empty(0)
+    if not result.replied.any():
+        return nobody
+    insight = result.signals["insight"]
+    good = np.flatnonzero(result.replied & np.isfinite(insight).all(axis=1))
+    if good.size < 2:
+        return nobody
+    who = result.clients[good]
+    return who, skewness(insight[good], known_samples(s.samples[who]), clip)
+
+
 def known_samples(samples: Real) -> Real:
-    """M_i with the mean of the known in place of the unknown (zeros)."""
+    """M_i, with the mean of the known instead of the unknown (zeros)."""
     known = samples > 0
     return np.where(known, samples, samples[known].mean() if known.any() else 1.0)
 
@@ -161,8 +169,8 @@ def skewness(insight: Real, samples: Real, clip: float = math.inf) -> NDArray[np
     length = np.sqrt(np.einsum("ij,ij->i", dw, dw))
     weight = m
     if math.isfinite(clip):
-        border = clip * float(np.median(length))
-        weight = m * np.minimum(1.0, np.divide(border, length, out=np.ones_like(length), where=length > border))
+        longest = clip * float(np.median(length))
+        weight = m * np.minimum(1.0, np.divide(longest, length, out=np.ones_like(length), where=length > longest))
     mean = weight @ dw / m.sum()
     away = dw - mean
     far = np.sqrt(np.einsum("ij,ij->i", away, away))
@@ -175,7 +183,7 @@ def sequential_draw(wins: Real, losses: Real, size: int, rng: np.random.Generato
     """Alg. 2, lines 3 to 10: positions in the order in which they join; all that are left draw anew for each."""
     a, b = np.asarray(wins, np.float64) + 1, np.asarray(losses, np.float64) + 1
     picked = np.empty(size, np.int64)
-    rows = max(1, 100_000 // a.size)  # draws at a time; those of clients already picked are not looked at
+    rows = max(1, 100_000 // a.size)  # draws at a time; those of clients already picked are ignored
     for first in range(0, size, rows):
         theta = rng.beta(a, b, (min(rows, size - first), a.size))
         theta[:, picked[:first]] = -1.0

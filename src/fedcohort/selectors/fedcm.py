@@ -17,15 +17,15 @@ S_opt, FILTERED is not. Under a method that filters nobody every reply earns 1, 
 Departures from the paper
     * Index and posterior draw are made for all available clients in every round; the paper's loop is over S^{t-1} only.
     * Line 4 as printed counts ties against everybody tied, so that the first cohort is mostly empty. Here: exactly K of
-      the available, ties by lot. Alg. 3 leaves out the division by the number of clients.
+      the available, ties broken at random. Alg. 3 leaves out the division by the number of clients.
     * UCB starts mean_k at a "random binomial" without a parameter, read as Bernoulli(1/2). Such a draw would have to
-      outlive the round it is made in, and `select` may keep nothing: initial="mean" starts everybody at its
-      expectation 1/2. The first cohort has the same law (uniform); later everybody untried comes before the tried, and
-      not only the lucky half. initial="bernoulli" draws as a function of (prior_seed, slot).
-    * A client that did not reply (late, failed, rejected) is no evidence about S_opt. It is counted with the reward
+      be remembered, and `select` must not change the state: initial="mean" starts everybody at its expectation 1/2.
+      The first cohort has the same distribution (uniform); later all untried clients come before the tried ones, not
+      only those that drew a 1. initial="bernoulli" draws as a function of (prior_seed, slot).
+    * A client that did not reply (late, failed, rejected) says nothing about S_opt. It is counted with the reward
       expected of it: its mean stays, its uncertainty shrinks. silence="zero" counts it as left out of S_opt.
     * Beta draws with alpha = 1 or beta = 1 are made in closed form, exp(-E/alpha) and 1 - exp(-E/beta) with E
-      exponential: the same law, faster.
+      exponential: the same distribution, faster.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcohort.core import draw
+from fedcohort.core.constraints import Choice, CountOrZero, NotNegative
 from fedcohort.core.rng import uniform_at
 from fedcohort.core.table import Table, column
-from fedcohort.errors import check
-from fedcohort.selectors._parts.flash_context import best
-from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
+from fedcohort.errors import checked
+from fedcohort.selectors._parts.scoring import best, rows_of
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Real, Round, RoundResult
 
-SILENCE = ("expected", "zero")
-INITIAL = ("mean", "bernoulli")
-_FILTERS = "learns from a method that filters, such as fedca; the planted federation filters nearly nobody"
+Silence = Annotated[str, Choice("expected", "zero")]
+_FILTERS = "learns from a method that filters, such as fedca; the synthetic federation filters nearly nobody"
 
 
 @dataclass
@@ -66,29 +66,32 @@ class TSState(Table):
     beta: Real = column(1.0)  # beta_k
 
 
-class FedCMUCB:
-    """Ask those that may be kept by combinatorial averaging, with the benefit of the doubt.
+class FedCMUCB(StatefulSelector[UCBState]):
+    """Ask the clients that combinatorial averaging is likely to keep, with a bonus for the little known.
 
-    The paper's symbol for each parameter is given in brackets.
+    Args:
+        explore: the 3/2 under the root of the index.
+        initial: "mean" starts every mean at 1/2; "bernoulli" draws 0 or 1.
+        prior_seed: of the draws of initial="bernoulli".
+        silence: what a client that did not reply counts as, "expected" or "zero".
+
+    >>> FedCMUCB(explore=0.15).needs  # use it with a method that filters, such as fedca
+    frozenset()
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    exempt: ClassVar[Mapping[str, str]] = {"learns": _FILTERS}
+    exempt: Mapping[str, str] = {"learns": _FILTERS}
 
+    @checked
     def __init__(
         self,
         *,
-        explore: float = 1.5,  # the 3/2 under the root
-        initial: str = "mean",
-        prior_seed: int = 0,  # of the draws of initial="bernoulli"
-        silence: str = "expected",
+        explore: NotNegative = 1.5,
+        initial: Annotated[str, Choice("mean", "bernoulli")] = "mean",
+        prior_seed: CountOrZero = 0,
+        silence: Silence = "expected",
     ) -> None:
-        check(explore >= 0, f"explore = {explore}", "it must not be negative", "1.5 is the paper's")
-        check(initial in INITIAL, f"initial = {initial!r}", "no such start", f"use one of {', '.join(INITIAL)}")
-        check(prior_seed >= 0, f"prior_seed = {prior_seed}", "a seed must not be negative", "use 0 or more")
-        _check_silence(silence)
+        super().__init__()
         self.explore, self.initial, self.prior_seed, self.silence = explore, initial, prior_seed, silence
-        self.state = UCBState()
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Lines 3 and 4 of Alg. 2."""
@@ -111,14 +114,6 @@ class FedCMUCB:
         s.mean[told] = (count * mean + _reward(result, mean, self.silence)) / (count + 1)
         s.count[told] = count + 1
 
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
-
     def _grow(self, population: int) -> None:
         """Appendix C: new clients start at their first mean."""
         s, known = self.state, self.state.rows
@@ -128,50 +123,47 @@ class FedCMUCB:
             s.mean[fresh] = uniform_at(self.prior_seed, "fedcm-prior", 0, fresh) < 0.5
 
 
-class FedCMTS:
-    """Ask those that a draw from their Beta posterior says will be kept by combinatorial averaging."""
+class FedCMTS(StatefulSelector[TSState]):
+    """Ask the clients that combinatorial averaging will keep, according to a draw from each Beta posterior.
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    exempt: ClassVar[Mapping[str, str]] = {"learns": _FILTERS}
+    Args:
+        silence: what a client that did not reply counts as, "expected" or "zero".
 
-    def __init__(self, *, silence: str = "expected") -> None:
-        _check_silence(silence)
+    >>> FedCMTS(silence="zero").needs  # use it with a method that filters, such as fedca
+    frozenset()
+    """
+
+    exempt: Mapping[str, str] = {"learns": _FILTERS}
+
+    @checked
+    def __init__(self, *, silence: Silence = "expected") -> None:
+        super().__init__()
         self.silence = silence
-        self.state = TSState()
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Lines 3 and 4 of Alg. 3."""
         s = self.state
         s.grow(rnd.population)
-        who = rnd.available
-        rows = slice(0, who.size) if who.size == rnd.population else who  # everybody: a view, not a copy
+        rows = rows_of(rnd)
         alpha, beta = s.alpha[rows], s.beta[rows]
         theta = _log_posterior(alpha, beta, rng)
         at = draw.top(theta, rnd.size, rng)
-        return Cohort(who[at], why={"score": np.exp(theta[at]), "mean": alpha[at] / (alpha[at] + beta[at])})
+        return Cohort(rnd.available[at], why={"score": np.exp(theta[at]), "mean": alpha[at] / (alpha[at] + beta[at])})
 
     def observe(self, result: RoundResult) -> None:
         """Line 2 of Alg. 3."""
         s, told = self.state, result.clients
-        s.grow(int(told.max(initial=-1)) + 1)
+        s.grow_for(told)
         mean = s.alpha[told] / (s.alpha[told] + s.beta[told])
         reward = _reward(result, mean, self.silence)
         s.alpha[told] += reward
         s.beta[told] += 1 - reward
 
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
-
 
 def _reward(result: RoundResult, mean: Real, silence: str) -> Real:
     """r_k: 1 in S_opt, 0 left out of it; for those that did not reply what was expected of them, or 0."""
-    unheard = mean if silence == "expected" else np.zeros_like(mean)
-    return np.where(result.replied, result.ok.astype(np.float32), unheard)
+    silent = mean if silence == "expected" else np.zeros_like(mean)
+    return np.where(result.replied, result.ok.astype(np.float32), silent)
 
 
 def _log_posterior(alpha: Real, beta: Real, rng: np.random.Generator) -> Real:
@@ -183,7 +175,3 @@ def _log_posterior(alpha: Real, beta: Real, rng: np.random.Generator) -> Real:
     mixed = np.flatnonzero((alpha > 1) & (beta > 1))
     theta[mixed] = np.log(np.maximum(rng.beta(alpha[mixed], beta[mixed]), 1e-300))
     return theta
-
-
-def _check_silence(silence: str) -> None:
-    check(silence in SILENCE, f"silence = {silence!r}", "no such rule", f"use one of {', '.join(SILENCE)}")

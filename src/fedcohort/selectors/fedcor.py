@@ -12,44 +12,46 @@ The change of all N losses in one round, dL, is taken as Gaussian with a covaria
 A cohort is chosen greedily: with data shares p_i, Sigma_kk = sigma_k^2 and alpha_k = beta^(times chosen since a fit)
 
     k* = argmax_k  alpha_k / sigma_k  sum_i p_i Sigma_ik                                                           (3)
-    Sigma <- Sigma - Sigma_:k* Sigma_k*: / Sigma_k*k*                what k* is known to do is not counted twice   (4)
+    Sigma <- Sigma - Sigma_:k* Sigma_k*: / Sigma_k*k*                what k* explains is not counted twice         (4)
 
-Rounds 0 .. W are drawn by lot, and all losses asked for, then the model is fitted. Every Delta rounds after that one
-more sample is taken from a round drawn by lot, and the model fitted again.
+Rounds 0 .. W are drawn uniformly at random and all losses are probed, then the model is fitted. Every Delta rounds
+after that, another round is drawn uniformly to take one more sample, and the model is fitted again.
 
 Departures from the paper
-    * Read in the authors' code, not in the paper. mu is the weighted mean of the samples (`update_mean`): losses fall
+    * Follows the authors' code, not the paper. mu is the weighted mean of the samples (`update_mean`): losses fall
       on average, and with mu = 0 that would be taken for correlation.
-    * A sample round is a real one. The code trains M random clients besides and throws their work away, to see an
-      unbiased dL; here the round itself is drawn by lot and its update is used. It is paid for like any round, and so
-      are its probes: all available clients before it and again after it. FedCor chooses in Delta - 1 of Delta rounds.
+    * A sample round is a real one. The code trains M random clients in addition and discards their work, to see an
+      unbiased dL; here the round itself is drawn uniformly and its update is used. It costs what any round costs, and
+      so do its probes: all available clients before it and again after it. FedCor chooses in Delta - 1 of Delta rounds.
     * Fitting and selection use (1) as it is, by Woodbury and by rank-one corrections: O(N D^2) for a step of (2) and
       O(N (D + M)) for a pick, with no N x N matrix; memory is O(N history). (The code does both densely, in O(N^3).)
-    * Clients that did not answer are left out of that sample's likelihood. Against liars, a loss above ten medians is
-      no answer, and changes count up to three robust standard deviations around their median. Sigma_kk is at least s^2.
-    * The first X is N(0, v / D) with v the variance of the samples (the code has v = 1, from where small changes take
-      long to reach), by the generator of the round in which the model is fitted; so are columns of new clients.
+    * Clients that did not answer are left out of that sample's likelihood. Against liars, a loss above ten medians
+      counts as no answer, and changes are cut at three robust standard deviations from their median. Sigma_kk is at
+      least s^2.
+    * The first X is N(0, v / D) with v the variance of the samples (the code has v = 1, which takes long to shrink), by
+      the generator of the round in which the model is fitted; so are columns of new clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw, lowrank
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Factor, Interval, Positive
 from fedcohort.core.table import Table, block, column
-from fedcohort.errors import UnknownName, check
-from fedcohort.selectors.feel import heard
-from fedcohort.types import Arrays, Cohort, Index, Probed, Real, Round, RoundResult
+from fedcohort.errors import checked
+from fedcohort.selectors._parts.last_reports import usable
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Probed, Real, Round, RoundResult
 
 Double = NDArray[np.float64]
 RANK = 15  # D
-CLIP = 3.0  # robust standard deviations that a change may be off
-HIGHEST = 10.0  # medians above which a loss is not believed
+CLIP = 3.0  # robust standard deviations at which a change is cut
+HIGHEST = 10.0  # medians above which a loss is ignored
 PRESETS: dict[str, dict[str, float]] = {
     "fmnist": {"warm_up": 15, "interval": 10, "history": 100, "forget": 0.95, "decay": 0.95},
     "cifar10": {"warm_up": 20, "interval": 50, "history": 500, "forget": 0.99, "decay": 0.9},
@@ -70,30 +72,42 @@ class FedCorState(Table):
     fits: int = 0  # how often the model was fitted
 
 
-class FedCor:
-    """Choose clients whose training lowers most of everybody's loss, by the correlations of the past.
+class FedCor(StatefulSelector[FedCorState]):
+    """Choose the clients whose training lowers everybody's loss most, judging by correlations of the past.
 
-    The paper's symbol for each parameter is given in brackets. `None` takes the preset's value.
+    Args:
+        preset: "fmnist" or "cifar10"; sets the arguments that are None.
+        warm_up: first rounds drawn uniformly at random [W].
+        interval: rounds between samples [Delta t].
+        history: samples kept.
+        forget: weight of a sample against the next newer one [gamma].
+        decay: factor on a client's gain each time it is chosen, until the next fit [beta].
+        noise: standard deviation of the noise of a change [sigma_n].
+        step: learning rate of Adam.
+        first: steps of the first fit.
+        later: steps of the other fits.
+
+    >>> FedCor(preset="cifar10", warm_up=8).interval
+    50
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"samples", "probe_loss"})
+    needs = frozenset({"samples", "probe_loss"})
 
+    @checked
     def __init__(
         self,
         *,
-        preset: str = "fmnist",
-        warm_up: int | None = None,  # [W] rounds
-        interval: int | None = None,  # [Delta t] rounds between samples
-        history: int | None = None,  # samples kept
-        forget: float | None = None,  # [gamma]
-        decay: float | None = None,  # [beta]
-        noise: float = 0.01,  # [sigma_n]
-        step: float = 0.01,  # learning rate of Adam
-        first: int = 1000,  # steps of the first fit
-        later: int = 100,  # steps of the others
+        preset: Annotated[str, Choice(*PRESETS)] = "fmnist",
+        warm_up: Count | None = None,
+        interval: Annotated[int, Interval(2)] | None = None,
+        history: Count | None = None,
+        forget: Factor | None = None,
+        decay: Factor | None = None,
+        noise: Positive = 0.01,
+        step: Positive = 0.01,
+        first: CountOrZero = 1000,
+        later: CountOrZero = 100,
     ) -> None:
-        if preset not in PRESETS:
-            raise UnknownName.among("preset", preset, PRESETS)
         default = PRESETS[preset]
         self.warm_up = int(default["warm_up"]) if warm_up is None else warm_up
         self.interval = int(default["interval"]) if interval is None else interval
@@ -101,37 +115,31 @@ class FedCor:
         self.forget = default["forget"] if forget is None else forget
         self.decay = default["decay"] if decay is None else decay
         self.noise, self.step, self.first, self.later = noise, step, first, later
-        check(self.warm_up >= 1, f"warm_up = {warm_up}", "one change needs two rounds", "use e.g. 15")
-        check(self.interval >= 2, f"interval = {interval}", "a sample takes two rounds", "use e.g. 10")
-        check(self.history >= 1, f"history = {history}", "at least one sample is kept", "use e.g. 100")
-        check(0 < self.forget <= 1, f"forget = {forget}", "it lies in (0, 1]", "use e.g. 0.95")
-        check(0 < self.decay <= 1, f"decay = {decay}", "it lies in (0, 1]", "use e.g. 0.95")
-        check(noise > 0, f"noise = {noise}", "it is positive", "use e.g. 0.01")
         self.state = FedCorState(
             change=np.zeros((0, self.history), np.float32),
             seen=np.zeros((0, self.history), np.bool_),
             when=np.full(self.history, -1, np.int64),
         )
-        self._lot: tuple[int, int] | None = None  # round, seed for new columns of X
+        self._fit_seed: tuple[int, int] | None = None  # round, seed for new columns of X
 
-    def draw_uniform(self, index: int) -> bool:
-        """Whether this round is drawn by lot: the warm-up, and a sample every Delta rounds."""
+    def drawn_uniformly(self, index: int) -> bool:
+        """Whether this round is drawn uniformly at random: the warm-up, and a sample round every Delta rounds."""
         return index <= self.warm_up or (index - self.warm_up) % self.interval == 0
 
     def probe(self, rnd: Round, rng: np.random.Generator) -> Index:
-        """Everybody before and after a round that is drawn by lot."""
+        """Everybody, before and after a round that is drawn uniformly."""
         del rng
-        wanted = self.draw_uniform(rnd.index) or (
-            rnd.index > 0 and self.draw_uniform(rnd.index - 1) and rnd.index - 1 > self.warm_up
+        wanted = self.drawn_uniformly(rnd.index) or (
+            rnd.index > 0 and self.drawn_uniformly(rnd.index - 1) and rnd.index - 1 > self.warm_up
         )
         return rnd.available if wanted else np.empty(0, np.int64)
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
-        """Eq. 3 and 4, or by lot."""
+        """Eq. 3 and 4, or uniformly at random."""
         s = self.state
         s.grow(rnd.population)
         k = min(rnd.size, rnd.available.size)
-        if self.draw_uniform(rnd.index) or not s.fits:
+        if self.drawn_uniformly(rnd.index) or not s.fits:
             clients = draw.uniform(rnd.available, k, rng)
             inclusion = np.full(k, k / max(rnd.available.size, 1))
             cohort = Cohort(clients, inclusion=inclusion, why={"gain": np.zeros(k), "alpha": s.alpha[clients]})
@@ -139,41 +147,33 @@ class FedCor:
             x, shares = s.embedding[: rnd.population].T, data_shares(rnd)
             picked, gain = correlated(x, self.noise, shares, s.alpha[: rnd.population], rnd.available, k, rng)
             cohort = Cohort(picked, why={"gain": gain, "alpha": s.alpha[picked]})
-        self._lot = rnd.index, int(rng.integers(2**62))
+        self._fit_seed = rnd.index, int(rng.integers(2**62))
         return cohort
 
     def observe(self, result: RoundResult) -> None:
-        """Keep the losses; fit when a sample has come in; let alpha decay."""
+        """Keep the losses; fit when there is a new sample; let alpha decay."""
         s, told = self.state, result.clients
-        s.grow(int(told.max(initial=-1)) + 1)
-        if not self.draw_uniform(result.index) and s.fits:
+        s.grow_for(told)
+        if not self.drawn_uniformly(result.index) and s.fits:
             s.alpha[told] *= self.decay
         if result.probed is None:
             return
         sampled = self._keep(result.index, result.probed)
         if sampled and result.index >= self.warm_up:
-            seed = self._lot[1] if self._lot is not None and self._lot[0] == result.index else result.index
-            self._fit(result.index, np.random.default_rng(seed))
-
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
+            index, seed = self._fit_seed or (-1, 0)
+            self._fit(result.index, np.random.default_rng(seed if index == result.index else result.index))
 
     def _keep(self, index: int, answers: Probed) -> bool:
-        """Store the losses, and dL of the round before where both ends are known. Whether that made a sample."""
+        """Store the losses, and dL of the round before if both ends are known. Returns whether that made a sample."""
         s = self.state
-        who, loss = heard(answers, "probe_loss")
-        s.grow(int(who.max(initial=-1)) + 1)
+        who, loss = usable(answers, "probe_loss")
+        s.grow_for(who)
         believed = loss <= HIGHEST * np.median(loss) if loss.size else loss > 0
         who, loss = who[believed], loss[believed]
         both = s.asked[who] == index - 1
         change = (loss - s.loss[who])[both]
         s.loss[who], s.asked[who] = loss, index
-        if change.size < 2 or not self.draw_uniform(index - 1):
+        if change.size < 2 or not self.drawn_uniformly(index - 1):
             return False
         e = int(np.argmin(s.when))  # the oldest, or one that is free
         s.change[:, e], s.seen[:, e], s.when[e] = 0.0, False, index - 1
@@ -181,7 +181,7 @@ class FedCor:
         return True
 
     def _fit(self, now: int, rng: np.random.Generator) -> None:
-        """Eq. 2 by Adam, from where X is; alpha starts anew."""
+        """Eq. 2 by Adam, starting from the present X; alpha starts again at 1."""
         s = self.state
         used = np.flatnonzero(s.when >= 0)
         seen = s.seen[:, used].T
@@ -241,7 +241,7 @@ def correlated(
 
 
 def data_shares(rnd: Round) -> Double:
-    """p_i = n_i / n over all registered clients; all alike where nobody says."""
+    """p_i = n_i / n over all registered clients; all equal if nothing is registered."""
     n = np.ones(rnd.population)
     if "samples" in rnd.profiles:
         given = np.asarray(rnd.profiles["samples"], np.float64)

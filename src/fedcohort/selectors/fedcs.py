@@ -4,8 +4,8 @@
     Client Selection for Federated Learning with Heterogeneous Resources in Mobile Edge. ICC 2019.
     https://arxiv.org/abs/1804.08333
 
-A random share C of the clients says what it can do: t_k^UD seconds to update the model, t_k^UL = D_m / theta_k seconds
-to upload it. The model goes out by multicast, Td(S) = D_m / min_{k in S} theta_k; uploads come in one after the other
+A random share C of the clients reports its resources: t_k^UD seconds to update the model, t_k^UL = D_m / theta_k to
+upload it. The model goes out by multicast, Td(S) = D_m / min_{k in S} theta_k; uploads come in one after the other
 while others still train. With Theta the time at which the last upload of S is in, adding k costs
 
     c_k = Td(S + k) - Td(S) + t_k^UL + max(0, t_k^UD - Theta)                                                      (1)
@@ -18,13 +18,13 @@ If the cheapest does not fit, nobody does. With uplink="parallel" uploads do not
 taken whose own t_k = D_m / theta_k + t_k^UD + t_k^UL satisfies T_cs + t_k + T_agg < T_round.                      (3)
 
 Departures from the paper
-    * Its text was not at hand: the rule is as read in two public re-implementations, the set-up from memory [MEM].
+    * Its text was not available: the rule follows two public re-implementations, the set-up is from memory.
     * The round's size is an upper bound; in the paper the deadline alone limits |S|.
     * At least twice the size are asked for their resources, without replacement: ceil(C N) may be fewer than the size.
     * Resources are what the server knows: the profile `expected_seconds`, or the durations it measured itself
       (resources="measured"; unknown ones count as the median). `upload` is the share of it that is upload. With the
       size of the model in Mbit given, the profile `bandwidth` gives Td and t^UL, and the rest of the duration is t^UD.
-    * If nobody fits, the single fastest is asked: else training stalls [REC].
+    * If nobody fits, the single fastest is asked: otherwise training stalls.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
+from fedcohort.core.constraints import Choice, Factor, Interval, NotNegative, Share
 from fedcohort.core.table import Table, column
-from fedcohort.errors import check
-from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
+from fedcohort.errors import checked
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Real, Round, RoundResult
 
 Double = NDArray[np.float64]
 
@@ -52,41 +54,41 @@ class FedCSState(Table):
     seconds: Real = column(-1.0)  # duration last measured; negative: never
 
 
-class FedCS:
-    """Ask the fastest that together finish before the deadline.
+class FedCS(StatefulSelector[FedCSState]):
+    """Ask the fastest clients that together finish before the deadline.
 
-    The paper's symbol for each parameter is given in brackets.
+    Args:
+        deadline: seconds of a round [T_round].
+        candidates: share of the available clients that report their resources [C].
+        uplink: uploads are "sequential" or "parallel".
+        resources: durations from the "profile" (`expected_seconds`) or as "measured" by the server.
+        upload: share of a duration that is upload, if no bandwidth is known.
+        model_mbit: size of the model [D_m]; above 0, the profile `bandwidth` is read.
+        overhead: seconds for selection and aggregation [T_cs + T_agg].
+
+    >>> FedCS(deadline=60.0).needs
+    frozenset({'expected_seconds'})
     """
 
-    exempt: ClassVar[Mapping[str, str]] = {"exact_size": "the deadline limits the cohort; the size is an upper bound"}
+    exempt: Mapping[str, str] = {"exact_size": "the deadline limits the cohort; the size is an upper bound"}
 
+    @checked
     def __init__(
         self,
         *,
-        deadline: float = 180.0,  # [T_round] seconds
-        candidates: float = 0.1,  # [C] share of the available that say what they can do
-        uplink: str = "sequential",  # or "parallel"
-        resources: str = "profile",  # or "measured"
-        upload: float = 0.1,  # share of a duration that is upload, where no bandwidth is known
-        model_mbit: float = 0.0,  # [D_m] size of the model; above 0, the profile `bandwidth` is read
-        overhead: float = 0.0,  # [T_cs + T_agg] seconds
+        deadline: Annotated[float, Interval(0, ends="(]")] = 180.0,
+        candidates: Factor = 0.1,
+        uplink: Annotated[str, Choice("sequential", "parallel")] = "sequential",
+        resources: Annotated[str, Choice("profile", "measured")] = "profile",
+        upload: Share = 0.1,
+        model_mbit: NotNegative = 0.0,
+        overhead: NotNegative = 0.0,
     ) -> None:
-        check(deadline > 0, f"deadline = {deadline}", "a deadline is positive", "use seconds, e.g. 180")
-        check(0 < candidates <= 1, f"candidates = {candidates}", "a share in (0, 1]", "use e.g. 0.1")
-        check(uplink in ("sequential", "parallel"), f"uplink = {uplink!r}", "no such uplink", "sequential or parallel")
-        check(
-            resources in ("profile", "measured"), f"resources = {resources!r}", "no such source", "profile or measured"
-        )
-        check(0 <= upload <= 1, f"upload = {upload}", "a share lies between 0 and 1", "use e.g. 0.1")
-        check(
-            model_mbit >= 0, f"model_mbit = {model_mbit}", "a size is not negative", "use 0 if bandwidth is not known"
-        )
-        check(overhead >= 0, f"overhead = {overhead}", "seconds are not negative", "use 0")
+        super().__init__()
         self.deadline, self.candidates, self.uplink, self.resources = deadline, candidates, uplink, resources
         self.upload, self.model_mbit, self.overhead = upload, model_mbit, overhead
         bandwidth = {"bandwidth"} if model_mbit else set()
         self.needs = frozenset(({"expected_seconds"} if resources == "profile" else set()) | bandwidth)
-        self.state = FedCSState()
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Eq. 1 and 2, or eq. 3."""
@@ -106,17 +108,9 @@ class FedCS:
         return Cohort(pool[chosen], why=why)
 
     def observe(self, result: RoundResult) -> None:
-        """Note the durations."""
-        self.state.grow(int(result.clients.max(initial=-1)) + 1)
+        """Store the durations."""
+        self.state.grow_for(result.clients)
         self.state.seconds[result.clients] = result.duration
-
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
 
     def _resources(self, pool: Index, rnd: Round) -> tuple[Double, Double, Double]:
         """(D_m / theta_k, t_k^UD, t_k^UL) of these clients."""
@@ -160,6 +154,6 @@ def fitting(down: Double, update: Double, up: Double, deadline: float, k: int) -
 
 
 def known_or_median(value: Double) -> Double:
-    """Negative or non-finite entries are not known: they become the median of the others (1 where nothing is known)."""
+    """Negative or non-finite entries are unknown: they become the median of the others (1 if nothing is known)."""
     known = np.isfinite(value) & (value >= 0)
     return value if known.all() else np.where(known, value, float(np.median(value[known])) if known.any() else 1.0)

@@ -18,32 +18,35 @@ v_k = (n_k / n) g_k, the estimate of Des Raj is unbiased for sum_k v_k:
     mean_j [ sum_{l < j} v_{k_l} + v_{k_j} / q_j ]  =  sum_j w_j v_{k_j},     w_j = (1 / q_j + M - j) / M          (4)
 
 Departures from the paper
-    * Its body was not at hand: (1) to (3) are from memory [MEM] and derived again, (4) is the textbook estimator [DER].
+    * Its body was not available: (1) to (3) are from memory and derived again, (4) is the textbook estimator.
     * a is divided by its sum and T by its mean, so that rho has no unit and means the same for any N (with a divided by
-      its mean, time would lose its weight as 1 / N^2); rho = 0.5 by default; p is at least 1e-3 / N [REC].
-    * T_i is the whole duration last measured by the server; who was never measured, or never answered, has the mean.
-    * Norms above ten times the median count as that much: one liar cannot draw the draw to itself.
-    * probe="sample:k" asks k clients a round and keeps the last answer of the others; probe="none" hears the norm only
+      its mean, time would lose its weight as 1 / N^2); rho = 0.5 by default; p is at least 1e-3 / N: our choices.
+    * T_i is the whole duration last measured by the server; clients never measured, or that never answered, get the
+      mean.
+    * Norms above ten times the median count as that much: one liar cannot dominate the draw.
+    * probe="sample:k" asks k clients a round and keeps the last answer of the others; probe="none" takes the norm only
       from those that train. The paper asks everybody.
     * lambda is found by bisection with Newton steps inside the bracket. Above `resolve` available clients (3) is solved
-      once a round and p renormalised after each draw, which is the same but for terms of order M / N.
-    * The weights w_j are the directive "des_raj". `Cohort.inclusion` is left open, for (4) is not a sum over inclusion
+      once a round and p renormalised after each draw, which is the same except for terms of order M / N.
+    * The weights w_j are the directive "des_raj". `Cohort.inclusion` is None, because (4) is not a sum over inclusion
       probabilities; with unbiased=True it holds 1 / w_j (at most 1), so that FedPdp's weighted sum is (4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
+from fedcohort.core.constraints import Choice, CountOrZero, Factor, counted
 from fedcohort.core.table import Table, column
-from fedcohort.errors import check
-from fedcohort.types import Arrays, Cohort, Index, Probed, Real, Round, RoundResult, Signals
+from fedcohort.errors import checked
+from fedcohort.selectors._parts.last_reports import sample_counts, usable
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Probed, Real, Round, RoundResult
 
 Double = NDArray[np.float64]
 LONGEST = 10.0  # a norm counts up to this many medians
@@ -54,40 +57,41 @@ FLOOR = 1e-3  # p is at least this over N
 class FeelState(Table):
     """The newest answer of each client."""
 
-    norm: Real = column(-1.0)  # |g_i|; negative: never heard
+    norm: Real = column(-1.0)  # |g_i|; negative: not known
     seconds: Real = column(-1.0)  # T_i; negative: never measured
 
 
-class Feel:
+class Feel(StatefulSelector[FeelState]):
     """Draw by gradient norm and speed, with known odds.
 
-    The paper's symbol for each parameter is given in brackets.
+    Args:
+        rho: weight of importance against time [rho]; 1 is importance alone.
+        probe: who is asked for the gradient norm, "all", "sample:k" or "none".
+        unbiased: hand 1 / w_j to the method as inclusion probabilities.
+        resolve: above this many available clients, eq. 3 is solved once a round.
+
+    >>> sorted(Feel(rho=0.3, probe="sample:50").needs)
+    ['probe_grad_norm', 'samples']
     """
 
+    @checked
     def __init__(
         self,
         *,
-        rho: float = 0.5,  # [rho] importance against time
-        probe: str = "all",  # whom to ask for a norm: "all", "sample:k" or "none"
-        unbiased: bool = False,  # hand 1 / w_j to the method as inclusion
-        resolve: int = 2_000,  # above so many available clients, solve (3) once a round
+        rho: Factor = 0.5,
+        probe: Annotated[str, Choice("all", "none", counted="sample")] = "all",
+        unbiased: bool = False,
+        resolve: CountOrZero = 2_000,
     ) -> None:
-        check(0 < rho <= 1, f"rho = {rho}", "it lies in (0, 1]", "use 0.5, or 1 for importance alone")
-        kind, _, number = probe.partition(":")
-        legal = probe in ("all", "none") or (kind == "sample" and number.isdigit() and int(number) > 0)
-        check(legal, f"probe = {probe!r}", "it names whom to ask", "use 'all', 'sample:100' or 'none'")
-        check(resolve >= 0, f"resolve = {resolve}", "a number of clients is not negative", "use 2000")
+        super().__init__()
         self.rho, self.unbiased, self.resolve = rho, unbiased, resolve
-        self.probes = {"all": -1, "none": 0}.get(probe) if kind != "sample" else int(number)
+        self.everybody, self.probes = probe == "all", counted(probe, "sample")
         self._norm = "grad_norm" if probe == "none" else "probe_grad_norm"
         self.needs = frozenset({"samples", self._norm})
-        self.state = FeelState()
 
     def probe(self, rnd: Round, rng: np.random.Generator) -> Index:
         """Everybody, some, or nobody."""
-        if self.probes == -1:
-            return rnd.available
-        return np.sort(draw.uniform(rnd.available, self.probes or 0, rng))
+        return rnd.available if self.everybody else np.sort(draw.uniform(rnd.available, self.probes, rng))
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Eq. 3, drawn M times."""
@@ -98,13 +102,11 @@ class Feel:
             return Cohort(np.empty(0, np.int64))
         norm = s.norm
         if rnd.probed is not None:
-            who, value = heard(rnd.probed, self._norm)
+            who, value = usable(rnd.probed, self._norm)
             norm = norm.copy()
             norm[who] = value
-        a, seconds = (
-            importance(norm[here].astype(np.float64), _samples(rnd, here)),
-            _or_mean(s.seconds[here].astype(np.float64)),
-        )
+        a = importance(norm[here].astype(np.float64), sample_counts(rnd))
+        seconds = _or_mean(s.seconds[here].astype(np.float64))
         picked, q = self._sequence(a, seconds, m, rng)
         weight = des_raj(q)
         exact = q if m == 1 else np.ones(m) if m == here.size else None
@@ -115,24 +117,15 @@ class Feel:
     def observe(self, result: RoundResult) -> None:
         """Keep the newest norms and durations."""
         s, told = self.state, result.clients
-        s.grow(
-            int(max(told.max(initial=-1), -1 if result.probed is None else result.probed.clients.max(initial=-1))) + 1
-        )
+        s.grow_for(told)
         s.seconds[told] = result.duration
         if result.probed is not None:
-            who, value = heard(result.probed, self._norm)
+            s.grow_for(result.probed.clients)
+            who, value = usable(result.probed, self._norm)
             s.norm[who] = value
         if self._norm == "grad_norm":
-            who, value = heard(Probed(told, result.signals), self._norm, result.replied)
+            who, value = usable(Probed(told, result.signals), self._norm, result.replied)
             s.norm[who] = value
-
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
 
     def _sequence(self, a: Double, seconds: Double, m: int, rng: np.random.Generator) -> tuple[Index, Double]:
         """M positions drawn one after the other, and the odds q_j with which each was drawn."""
@@ -163,7 +156,7 @@ def importance(norm: Double, samples: Double) -> Double:
 
 
 def schedule(a: Double, seconds: Double, rho: float) -> Double:
-    """Eq. 3: probabilities that sum to 1. With nothing to go by (all a = 0), all are alike."""
+    """Eq. 3: probabilities that sum to 1; all equal if all a are 0."""
     n = a.size
     live = np.flatnonzero(a > 0)
     p = np.zeros(n)
@@ -183,14 +176,6 @@ def des_raj(odds: Real) -> Double:
     m = odds.size
     out: Double = (1.0 / np.asarray(odds, np.float64) + np.arange(m - 1, -1, -1)) / max(m, 1)
     return out
-
-
-def heard(answers: Probed, name: str, replied: NDArray[np.bool_] | None = None) -> tuple[Index, Real]:
-    """Who gave a usable (finite, not negative) number, and the number."""
-    value = np.asarray(answers.signals[name]) if name in answers.signals else np.full(answers.clients.size, np.nan)
-    good = np.isfinite(value) & (value >= 0)
-    good = np.flatnonzero(good if replied is None else good & replied)
-    return answers.clients[good], value[good]
 
 
 def _probabilities(a: Double, d: Double) -> Double:
@@ -216,16 +201,7 @@ def _probabilities(a: Double, d: Double) -> Double:
     return out
 
 
-def _samples(rnd: Round, clients: Index) -> Double:
-    """n_i, at least 1; all alike where nobody says."""
-    given: Signals = rnd.profiles
-    if "samples" not in given:
-        return np.ones(clients.size)
-    value = np.asarray(given["samples"], np.float64)[clients]
-    return np.where(np.isfinite(value), np.maximum(value, 1.0), 1.0)
-
-
 def _or_mean(value: Double) -> Double:
-    """Negative entries are not known: they become the mean of the others (1 where nothing is known)."""
+    """Negative entries are unknown: they become the mean of the others (1 if nothing is known)."""
     known = value >= 0
     return value if known.all() else np.where(known, value, float(value[known].mean()) if known.any() else 1.0)

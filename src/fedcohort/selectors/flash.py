@@ -3,7 +3,7 @@
     Xiangyu Chang, Sk Miraj Ahmed, Srikanth V. Krishnamurthy, Basak Guler, Ananthram Swami, Samet Oymak,
     Amit K. Roy-Chowdhury. FLASH: Federated Learning Across Simultaneous Heterogeneities.
 
-With the context x_t(i) and the reward r_t(i) of `context.py` (C1, C2; y is the reward after scaling):
+With the context x_t(i) and the reward r_t(i) of `_parts/flash_context.py` (C1, C2; y is the reward after scaling):
 
     V <- rho V + (1 - rho) lambda I + sum_{i in S_t} x_t(i) x_t(i)'       V_0 = lambda I      (Alg. 2, line 4)
     b <- rho b + sum_{i in S_t} y_t(i) x_t(i)                             b_0 = 0             (Alg. 2, line 5)
@@ -14,21 +14,22 @@ With the context x_t(i) and the reward r_t(i) of `context.py` (C1, C2; y is the 
 
 method="ucb" scores x' theta + v gamma_t sqrt(x' V^-1 x) instead of drawing theta~ (LinUCB).
 
-The robust loss L_rob = CE + alpha CE(pseudo-labels) + beta RCE belongs to the task's objective; this file only
-names the signals `robust_loss` and `probe_robust_loss`.
+The robust loss L_rob = CE + alpha CE(pseudo-labels) + beta RCE is part of the task's objective; this file only reads
+the signals `robust_loss` and `probe_robust_loss`.
 
 Departures from the paper
-    * Rewards are standardised within the round. As printed (preset "literal") rewards of 1e-6 meet a gamma_t of 4 to
-      9, made for rewards of unit size, and the choice is a random direction: no better than uniform.
+    * Rewards are standardised within the round. As printed (preset "literal"), rewards are around 1e-6 while gamma_t,
+      made for rewards of unit size, is 4 to 9: theta~ is a random direction, and the choice no better than uniform.
     * Contexts are scaled: "literal" not at all, "paper_scaled" divides each column by its norm over the clients
       (as the ancestor of FLASH does), "robust" uses trimmed z-scores and log-durations.
-    * v (1 as printed, 0.3 in "robust") and forgetting rho (1 as printed) are ours; 0.3 is a hedge, not an optimum.
-    * Time: the reward of S_t is the change from w^t to w^{t+1} and meets the contexts with which S_t was chosen;
-      the paper pairs it with those of the next round, and passes contexts where Alg. 2 expects rewards.
+    * v (1 as printed, 0.3 in "robust") and forgetting rho (1 as printed) are ours; 0.3 is a cautious choice, not an
+      optimum.
+    * Time: the reward of S_t is the change from w^t to w^{t+1} and is paired with the contexts with which S_t was
+      chosen; the paper pairs it with those of the next round, and passes contexts where Alg. 2 expects rewards.
     * V is X'X (d x d), not XX'. Rewards are per client; scope="global" is Alg. 1, line 20.
-    * |.| also pays for a loss that rises, as noisy labels make it do: "robust" counts gains only.
+    * |.| also rewards a loss that rises, as noisy labels make it do: "robust" counts decreases only.
     * Only the last cohort and those not measured for 20 rounds are probed; refresh="all" is the paper.
-    * S_0 = everybody only as far as the loop's cohort size allows; give round 0 the size N to have all.
+    * S_0 = everybody only as far as the cohort size allows; give round 0 the size N to have all.
 """
 
 from __future__ import annotations
@@ -36,16 +37,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import linalg
+from fedcohort.core.constraints import Choice, CountOrZero, Factor, Interval, NotNegative, Positive
 from fedcohort.core.table import block
-from fedcohort.errors import UnknownName, check
-from fedcohort.selectors._parts.flash_context import NEEDS, Context, ContextState, fork, opening
-from fedcohort.types import Arrays, Cohort, Index, Probed, Real, Round, RoundResult
+from fedcohort.errors import checked
+from fedcohort.selectors._parts.feature_scaling import Trim
+from fedcohort.selectors._parts.flash_context import (
+    Context,
+    ContextState,
+    Initial,
+    Refresh,
+    RewardForm,
+    Scaling,
+    Scope,
+    fork,
+    opening,
+)
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Probed, Real, Round, RoundResult
 
 Double = NDArray[np.float64]
 
@@ -76,44 +90,53 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
-class Flash:
+class Flash(StatefulSelector[FlashState]):
     """Learn what a client's context says about its next contribution; draw a belief; take the best under it.
 
-    The paper's symbol for each parameter is given in brackets. None: as the preset says.
+    Args:
+        preset: "literal" (as printed), "paper_scaled" or "robust"; sets the arguments that are None.
+        method: "thompson", or "ucb" for LinUCB.
+        context: comma-separated elements of the context [x]; leave some out for the ablation of Fig. 4.
+        explore: width of the belief [v]; 0 is greedy.
+        scaling: how contexts are scaled: "zscore", "l2" or "raw".
+        standardise: whether rewards are standardised within the round.
+        trim: share trimmed at each end before scaling.
+        reward: "abs" (the absolute change of the loss) or "improvement" (only decreases count).
+        scope: reward per "client", or "global" for one reward for the whole cohort.
+        refresh: who is probed: "all", "selected" (the last cohort and the stale) or "sample:k".
+        staleness: rounds after which refresh="selected" probes a client again; 0: never.
+        forget: factor on the sums in every round [rho]; 1 forgets nothing.
+        ridge: regularisation [lambda].
+        confidence: probability that the true parameters lie outside the belief [delta].
+        initial: the first cohort [S_0], "all" or "random:k".
+
+    >>> sorted(Flash(context="loss,duration").needs)
+    ['probe_robust_loss', 'robust_loss']
     """
 
-    needs: frozenset[str] = NEEDS  # of the full context; an instance without "val" asks for less
-
+    @checked
     def __init__(
         self,
         *,
-        preset: str = "robust",
-        method: str = "thompson",  # or "ucb"
-        context: str = "loss,val,duration,reward",  # [x] leave elements out for the ablation of Fig. 4
-        explore: float | None = None,  # [v]
-        scaling: str | None = None,
+        preset: Annotated[str, Choice(*PRESETS)] = "robust",
+        method: Annotated[str, Choice("thompson", "ucb")] = "thompson",
+        context: str = "loss,val,duration,reward",
+        explore: NotNegative | None = None,
+        scaling: Scaling | None = None,
         standardise: bool | None = None,
-        trim: float | None = None,
-        reward: str | None = None,  # "abs" or "improvement"
-        scope: str = "client",  # or "global"
-        refresh: str = "selected",  # "all", "selected" or "sample:k"
-        staleness: int = 20,
-        forget: float = 1.0,  # [rho]
-        ridge: float = 1.0,  # [lambda]
-        confidence: float = 0.05,  # [delta]
-        initial: str = "all",  # [S_0] or "random:k"
+        trim: Trim | None = None,
+        reward: RewardForm | None = None,
+        scope: Scope = "client",
+        refresh: Refresh = "selected",
+        staleness: CountOrZero = 20,
+        forget: Factor = 1.0,
+        ridge: Positive = 1.0,
+        confidence: Annotated[float, Interval(0, 1, ends="()")] = 0.05,
+        initial: Initial = "all",
     ) -> None:
-        if preset not in PRESETS:
-            raise UnknownName.among("preset", preset, PRESETS)
         p = PRESETS[preset]
-        check(method in ("thompson", "ucb"), f"method {method!r}", "thompson or ucb", "choose one of them")
-        check(0 < forget <= 1, f"forget {forget}", "a factor in (0, 1]", "1 forgets nothing")
-        check(ridge > 0, f"ridge {ridge}", "positive", "1 is the paper's value")
-        check(0 < confidence < 1, f"confidence {confidence}", "inside (0, 1)", "0.05 is the paper's value")
-        self.explore = p.explore if explore is None else explore
-        check(self.explore >= 0, f"explore {self.explore}", "not negative", "0 is greedy")
-        self.context = Context.of(
-            context,
+        self.context = Context(
+            Context.split(context),
             scaling=p.scaling if scaling is None else scaling,
             standardise=p.standardise if standardise is None else standardise,
             trim=p.trim if trim is None else trim,
@@ -123,14 +146,13 @@ class Flash:
             staleness=staleness,
         )
         self.needs = self.context.needs
-        self.method, self.forget, self.ridge, self.confidence = method, forget, ridge, confidence
-        opening(initial, Round(0, 0, np.empty(0, np.int64), 0), np.random.default_rng(0))  # refuses a bad word now
-        self.initial = initial
+        self.explore = p.explore if explore is None else explore
+        self.method, self.forget, self.ridge, self.confidence, self.initial = method, forget, ridge, confidence, initial
         d = len(self.context.elements)
         self.state = FlashState(V=ridge * np.eye(d), b=np.zeros(d))
 
     def probe(self, rnd: Round, rng: np.random.Generator) -> Index:
-        """Whose losses at the new model are wanted; each is paid for."""
+        """Whose losses at the new model are needed; every probe costs time and traffic."""
         return self.context.probe(self.state, rnd, rng)
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
@@ -154,17 +176,9 @@ class Flash:
         return Cohort(chosen, why={**why, "bonus": width * linalg.norms(x, sure), "score": score(x)})
 
     def observe(self, result: RoundResult) -> None:
-        """Learn for good what `select` learnt on a copy, and note what the cohort did."""
+        """Learn permanently what `select` learned on a copy, and store what the cohort did."""
         self._learn(self.state, result.index, result.probed)
         self.context.record(self.state, result)
-
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
 
     def _learn(self, s: FlashState, index: int, probed: Probed | None) -> None:
         """Alg. 2, lines 4 and 5, for the rewards that these answers settle."""

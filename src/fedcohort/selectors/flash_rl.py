@@ -8,13 +8,14 @@ With the local weights w_k, the new global model w, its validation score P_t and
     d_k    = mean_j |(w_k^j - w^j) / w^j|                                divergence                              (5)
     zeta_k = exp(-d_k)  if P_t > P_(t-1)  else  1 - exp(-d_k)            utility                                 (6)
     Psi_k <- lambda (alpha1 zeta_k - alpha2 l~_k) + (1 - lambda) Psi_k   reputation = reward of sub-action k     (8)
-    s_t    = blocks (weights on k axes, n_k, c_k, f_k, b_k) of all clients (`weight_state.py`)                   (9, 10)
-    S_t    : for each place, with probability eps a client by lot, else the next best by Q(s_t, .)              (11)
+    s_t    = blocks (weights on k axes, n_k, c_k, f_k, b_k) of all clients (`_parts/weight_embedding.py`)        (9, 10)
+    S_t    : for each place, with probability eps a random client, else the next best by Q(s_t, .)              (11)
 
-The agent (`double_dqn.py`, `q_learner.py`) learns from every sub-action of the rounds it draws from memory (12, 13).
+The agent (`_parts/double_dqn.py`, `_parts/dqn_agent.py`) learns from every sub-action of the rounds it draws from
+memory (12, 13).
 
 Departures from the paper (numbers of the list of errors in `docs/selectors/flash-rl.md`)
-    * A1: (5) has no mean where weights pass zero; d_k = sum|w_k - w| / sum|w| by default. "eq5" bounds the
+    * A1: (5) has no mean when weights are near zero; d_k = sum|w_k - w| / sum|w| by default. "eq5" bounds the
       denominator below by a tenth of the mean |w|; "repo" is the authors' |mean of signed ratios|, which is noise.
     * A2: l~ is l between the 5th and 95th percentile of the clients' last durations (or between `fastest` and
       `slowest`), in [0, 1]: in seconds it would swamp zeta. With alphas up to 1, rewards lie in [-1, 1].
@@ -22,94 +23,135 @@ Departures from the paper (numbers of the list of errors in `docs/selectors/flas
     * A6, A7, A11: n_k counts samples; only the last of `horizon` rounds is terminal; every input is standardised.
     * A8: P_t is the score on the server's validation data. A9: `min_delta` is the rise that counts as one.
     * A12: lambda weighs the new utility, as in (8). The first score counts as a rise.
-    * A client that does not reply has utility 0 and the duration we waited for it (`failure="skip"`: no reward).
+    * A client that does not reply has utility 0 and the time that the server waited for it (`failure="skip"`: no
+      reward).
     * Weights are taken relative to the new model, the state has the client's l~ (the paper estimates durations,
-      we measure them), and device profiles are means and opt-in (`device=True`), for few worlds have them.
+      we measure them), and device profiles are means and opt-in (`device=True`), because few worlds have them.
     * preset "paper" has eps and steps of the authors' code and (5) as printed, with its denominator bounded. Ours
-      lowers eps faster, takes four Adam steps a round, and counts rewards from their mean.
+      lowers eps faster, takes four Adam steps a round, and takes rewards relative to their mean.
     * network="shared" is ours, for more than some ten thousand clients; its blocks also hold Psi.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcohort.core import draw
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Finite, NotNegative, Positive, Share
 from fedcohort.core.table import column
-from fedcohort.errors import check
+from fedcohort.errors import check, checked
 from fedcohort.selectors._parts import weight_embedding as blocks
-from fedcohort.selectors._parts.dqn_agent import Learner, LearnerState, learn_profiles
-from fedcohort.types import Arrays, Cohort, Index, Mask, Real, Round, RoundResult
+from fedcohort.selectors._parts.dqn_agent import (
+    AgentSelector,
+    Discount,
+    Learner,
+    LearnerState,
+    Network,
+    Reference,
+    WarmUpMode,
+    learn_profiles,
+    usable_weights,
+)
+from fedcohort.types import Cohort, Index, Mask, Real, Round, RoundResult
 
 PRESETS: dict[str, dict[str, Any]] = {
     "robust": {"divergence": "relative", "explore_min": 0.1, "explore_rounds": 40, "steps": 4, "centre": True},
     "paper": {"divergence": "eq5", "explore_min": 0.2, "explore_rounds": 500, "steps": 1, "centre": False},
 }
 UNITS = {"robust": 64, "paper": 512}
-FORMS = ("relative", "eq5", "repo")
 UNKNOWN = 0.5  # [l~] of a client that was never timed
 
 
 @dataclass
 class FlashRLState(LearnerState):
-    """What the agent knows, and each client's standing."""
+    """What the agent knows, and each client's reputation."""
 
     reputation: Real = column(0.01)  # [Psi]
     seconds: Real = column(0.0)  # [l] as last measured; 0: never
     score: float = -np.inf  # [P_(t-1)]
 
 
-class FlashRL:
-    """Q-learning over cohorts: clients whose weights agree with progress, and who are quick.
+class FlashRL(AgentSelector[FlashRLState]):
+    """Q-learning over cohorts: clients whose weights agree with progress, and that are fast.
 
-    The paper's symbol for each parameter is given in brackets. `None` takes the preset's value.
+    Args:
+        preset: "robust" or "paper"; sets the arguments that are None.
+        mix: weight of the new utility in the reputation [lambda].
+        utility: weight of the utility in the reward [alpha1].
+        latency: weight of the duration in the reward [alpha2].
+        divergence: form of eq. 5 [d], "relative", "eq5" or "repo".
+        min_delta: the score must rise by more than this to count as a rise.
+        fastest: seconds at which l~ is 0, if known.
+        slowest: seconds at which l~ is 1, if known.
+        failure: "penalise" clients that do not reply, or "skip" them.
+        explore: probability that a place goes to a random client, at first [eps].
+        explore_min: the same at last.
+        explore_rounds: rounds from the first probability to the last.
+        profiles: the state has the number of samples n_k.
+        device: the state has the device profiles c_k, f_k, b_k.
+        network: "joint" (the paper's, for some ten thousand clients) or "shared" (any number of clients).
+        warmup: "probe" trains everybody for one epoch once; "none" uses what comes in.
+        reference: weights are taken relative to the new "model" or to the mean of the "fit".
+        components: axes of the weights [k]; None: as many as fit.
+        hidden: hidden units [H].
+        lr: learning rate of Adam.
+        discount: of future rewards [gamma].
+        memory: rounds kept for learning.
+        batch: rounds in a batch.
+        steps: Adam steps a round.
+        copy_every: rounds between copies of the network.
+        centre: rewards are taken against their mean.
+        horizon: rounds of the run, if known: the last one is terminal; 0: not known.
+        seed: of the first weights and of the batches.
+
+    >>> sorted(FlashRL(warmup="none").needs)
+    ['model', 'samples', 'weights']
     """
 
+    @checked
     def __init__(
         self,
         *,
-        preset: str = "robust",
-        mix: float = 0.6,  # [lambda]
-        utility: float = 1.0,  # [alpha1]
-        latency: float = 1.0,  # [alpha2]
-        divergence: str | None = None,  # [d] relative, eq5 or repo
-        min_delta: float = 0.0,
-        fastest: float | None = None,  # seconds, where known
-        slowest: float | None = None,
-        failure: str = "penalise",  # or "skip"
-        explore: float = 0.9,  # [eps] at first
-        explore_min: float | None = None,
-        explore_rounds: int | None = None,  # from the first eps to the last
-        profiles: bool = True,  # n_k in the state
-        device: bool = False,  # c_k, f_k, b_k in the state
-        network: str = "joint",  # or "shared"
-        warmup: str = "probe",  # or "none"
-        reference: str = "model",  # or "fit"
-        components: int | None = None,  # axes of the weights; None: as many as fit
-        hidden: int | None = None,  # units; shared: 32
-        lr: float = 0.01,
-        discount: float = 0.9,  # [gamma]
-        memory: int = 1000,  # rounds
-        batch: int = 50,  # rounds
-        steps: int | None = None,  # Adam steps a round
-        copy_every: int = 10,  # rounds between copies of the network
-        centre: bool | None = None,  # rewards against their mean
-        horizon: int = 0,  # rounds of the run, where known: the last one is terminal
-        seed: int = 0,  # of the first weights and of the batches
+        preset: Annotated[str, Choice(*PRESETS)] = "robust",
+        mix: Share = 0.6,
+        utility: Share = 1.0,
+        latency: Share = 1.0,
+        divergence: Annotated[str, Choice("relative", "eq5", "repo")] | None = None,
+        min_delta: Finite = 0.0,
+        fastest: NotNegative | None = None,
+        slowest: NotNegative | None = None,
+        failure: Annotated[str, Choice("penalise", "skip")] = "penalise",
+        explore: Share = 0.9,
+        explore_min: Share | None = None,
+        explore_rounds: Count | None = None,
+        profiles: bool = True,
+        device: bool = False,
+        network: Network = "joint",
+        warmup: WarmUpMode = "probe",
+        reference: Reference = "model",
+        components: Count | None = None,
+        hidden: CountOrZero | None = None,
+        lr: Positive = 0.01,
+        discount: Discount = 0.9,
+        memory: Count = 1000,
+        batch: Count = 50,
+        steps: Count | None = None,
+        copy_every: Count = 10,
+        centre: bool | None = None,
+        horizon: CountOrZero = 0,
+        seed: CountOrZero = 0,
     ) -> None:
-        check(preset in PRESETS, f"preset = {preset!r}", "FLASH-RL has no such preset", f"use {', '.join(PRESETS)}")
+        ordered = fastest is None or slowest is None or fastest < slowest
+        check(ordered, f"fastest = {fastest}, slowest = {slowest}", "fastest must be below slowest", "swap them")
         default = PRESETS[preset]
         self.divergence = divergence or str(default["divergence"])
         self.explore, self.explore_min = explore, default["explore_min"] if explore_min is None else explore_min
         self.explore_rounds = default["explore_rounds"] if explore_rounds is None else explore_rounds
         self.mix, self.utility, self.latency, self.min_delta = mix, utility, latency, min_delta
         self.failure, self.fastest, self.slowest = failure, fastest, slowest
-        self._check()
         self.names = ("samples",) * profiles + ("cores", "frequency", "bandwidth") * device
         self.shared = network == "shared"
         units = hidden if hidden is not None else None if self.shared else UNITS[preset]
@@ -121,26 +163,22 @@ class FlashRL:
         self.needs = self.learner.needs | frozenset(self.names)
         self.state = FlashRLState(profile=np.zeros((0, len(self.names)), np.float32))
 
-    def probe(self, rnd: Round, rng: np.random.Generator) -> Index:
-        """Warm-up: one epoch of everybody, once."""
-        return self.learner.probe(self.state, rnd)
-
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
-        """Eq. 11; by lot until there is a state to look at."""
+        """Eq. 11; uniformly at random until there is a state to look at."""
         s = self.state
         learn_profiles(s, rnd, self.names)
         if not self.learner.ready(s):
             return Cohort(draw.uniform(rnd.available, rnd.size, rng))
         q = self.learner.q(s, rnd.available)
-        picked, lot = places(q, rnd.size, self.epsilon(rnd.index), rng)
+        picked, explored = places(q, rnd.size, self.epsilon(rnd.index), rng)
         clients = rnd.available[picked]
-        why = {"q": q[picked], "reputation": s.reputation[clients], "draw_uniform": lot}
+        why = {"q": q[picked], "reputation": s.reputation[clients], "explored": explored}
         return Cohort(clients, why=why)
 
     def observe(self, result: RoundResult) -> None:
         """Reward every sub-action (eqs. 5 to 8), renew the blocks, let the agent learn."""
         s = self.state
-        s.grow(int(result.clients.max(initial=-1)) + 1)
+        s.grow_for(result.clients)
         self.learner.begin(s, result.probed, self._extras())
         told, d = self._divergences(result)
         self._time(result)
@@ -151,14 +189,6 @@ class FlashRL:
             blocks.write_common(s, s.now.mean(axis=0, dtype=np.float64).astype(np.float32), s.step)
         self.learner.learn(s, result.index)
 
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process: network, copy, moments, memory, blocks, standing."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.learner.load(self.state, arrays)
-
     def epsilon(self, index: int) -> float:
         """[eps] falls on a line."""
         fall = (self.explore - self.explore_min) / max(self.explore_rounds, 1)
@@ -166,10 +196,10 @@ class FlashRL:
 
     def _divergences(self, result: RoundResult) -> tuple[Index, Real]:
         """(rows with usable weights, their d): eq. 5 in one of its forms."""
-        if result.model is None or not np.isfinite(result.model).all():
-            return np.empty(0, np.int64), np.empty(0)
+        rows = usable_weights(result)
+        if rows.size == 0:
+            return rows, np.empty(0)
         weights = np.asarray(result.signals["weights"])
-        rows = np.flatnonzero(result.replied & np.isfinite(weights).all(axis=1))
         return rows, divergence(np.asarray(weights[rows], np.float64), np.asarray(result.model), self.divergence)
 
     def _time(self, result: RoundResult) -> None:
@@ -208,20 +238,6 @@ class FlashRL:
         """Measured numbers of every client that go into its block."""
         return (self._late(), self.state.reputation) if self.shared else (self._late(),)
 
-    def _check(self) -> None:
-        """Refuse what the formulas cannot take."""
-        for name in ("mix", "utility", "latency", "explore", "explore_min"):
-            value = getattr(self, name)
-            check(0 <= value <= 1, f"{name} = {value}", "it lies between 0 and 1", "use a share")
-        for name, value, allowed in (
-            ("divergence", self.divergence, FORMS),
-            ("failure", self.failure, ("penalise", "skip")),
-        ):
-            check(value in allowed, f"{name} = {value!r}", f"it is one of {', '.join(allowed)}", f"use {allowed[0]!r}")
-        known = self.fastest is None or self.slowest is None or self.fastest < self.slowest
-        check(known, f"fastest = {self.fastest}, slowest = {self.slowest}", "in this order", "swap them")
-        check(self.explore_rounds >= 1, f"explore_rounds = {self.explore_rounds}", "at least 1", "use e.g. 40")
-
 
 def divergence(weights: Real, model: Real, form: str) -> Real:
     """Eq. 5 for every row of weights: "relative", "eq5" or "repo"."""
@@ -236,13 +252,13 @@ def divergence(weights: Real, model: Real, form: str) -> Real:
 
 
 def places(q: Real, size: int, eps: float, rng: np.random.Generator) -> tuple[Index, Mask]:
-    """Eq. 11: (positions chosen place by place, which of them by lot). Ties are broken by the generator."""
+    """Eq. 11: (positions chosen place by place, which of them at random). Ties are broken by the generator."""
     best = draw.top(q, size, rng)
     best = best[np.lexsort((rng.random(best.size), -q[best]))]
-    lot = rng.permutation(draw.uniform(np.arange(q.size), size, rng))
+    anybody = rng.permutation(draw.uniform(np.arange(q.size), size, rng))
     blind = rng.random(best.size) < eps
     taken: dict[int, bool] = {}
     for chance in blind:
-        source = lot if chance else best
+        source = anybody if chance else best
         taken[next(int(i) for i in source if int(i) not in taken)] = bool(chance)
     return np.fromiter(taken, np.int64, len(taken)), np.fromiter(taken.values(), np.bool_, len(taken))

@@ -20,45 +20,45 @@ mm scales to [0, 1] over the candidates (a constant becomes 1/2); t counts round
 What is not known of a client (no second loss, no norm, no direction, no label shares) counts 1/2 in D, M, N and N*.
 
 Departures from the paper
-    * Only a summary of version 1 was at hand: (1)-(6) and (8) are our definitions after its words and after the public
-      code of version 2, which differs. (7) and (9) are the summary's. tau0 of the main runs is not stated.
+    * Only a summary of version 1 was available: (1)-(6) and (8) are our definitions after its words and after the
+      public code of version 2, which differs. (7) and (9) are the summary's. tau0 of the main runs is not stated.
     * gamma would be cancelled by scaling St to [0, 1], as version 2 does: St is divided by its maximum instead.
     * Losses and norms are clipped at the quantile `clip` of the candidates before scaling, momentum at both ends and
       g_k to [-1, 1], so that one liar does not flatten the others. Above 65,536 candidates the quantiles come from a
       fixed sample of that size. clip=1 is plain min-max.
     * Losses are the last reported ones (version 2 evaluates every client in every round).
-    * JS needs label shares (privacy P3): only diversity="js" asks for them. The default compares updates that the
+    * JS needs label shares (privacy P3): only diversity="js" reads them. The default compares updates, which the
       server has anyway, with the moving mean before this round, in which updates longer than the median are shortened.
-    * Local FedProx (mu = 0.1) and the plain mean are the method's business: combine with `fedprox`.
+    * Local FedProx (mu = 0.1) and the plain mean are left to the method: combine with `fedprox`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Choice, Count, Finite, Interval, NotNegative, Positive
 from fedcohort.core.table import Table, column, ragged
-from fedcohort.errors import check
-from fedcohort.selectors._parts.flash_context import CHUNK, best, chunks, sample
-from fedcohort.types import Array, Arrays, Cohort, Index, Mask, Real, Round, RoundResult
-
-Double = NDArray[np.float64]
+from fedcohort.errors import check, checked
+from fedcohort.selectors._parts.feature_scaling import min_max, quantile_range
+from fedcohort.selectors._parts.label_divergence import divergence, mean_shares
+from fedcohort.selectors._parts.scoring import best, chunks, rows_of, sample
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Array, Cohort, Index, Mask, Real, Round, RoundResult
 
 PARTS = ("loss", "diversity", "momentum", "fairness", "staleness", "norm")
-VARIANTS = ("additive", "multiplicative")
 DIVERSITY = {"cosine": "delta", "cosine-last": "last_layer_delta", "js": "label_histogram", "none": ""}
 HALF = np.float32(0.5)
-LARGEST = 1e30  # losses and norms beyond this are no better known
-SMOOTHING = 1e-6  # added to label shares
+LARGEST = 1e30  # losses and norms are cut here
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """Figures over all candidates of a round."""
+class CandidateStatistics:
+    """Statistics over all candidates of a round."""
 
     loss: tuple[float, float]  # low and width of mm
     momentum: tuple[float, float]
@@ -71,7 +71,7 @@ class Seen:
 
 @dataclass
 class HeteroSelectState(Table):
-    """What HeteRo-Select remembers of every client, and which way the federation goes."""
+    """What HeteRo-Select remembers of every client, and the direction of the federation."""
 
     times: Real = column(0.0)  # h_k
     last: NDArray[np.int32] = column(-1, np.int32)  # l_k
@@ -83,48 +83,56 @@ class HeteroSelectState(Table):
     way: Real = ragged(np.float32)  # moving mean of updates
 
 
-class HeteroSelect:
-    """Weigh what is new, different, rested and rarely used against each other.
+class HeteroSelect(StatefulSelector[HeteroSelectState]):
+    """Weigh six properties of a client against each other: loss, diversity, momentum, fairness, staleness, norm.
 
-    The paper's symbol for each parameter is given in brackets.
+    Args:
+        variant: "additive" (eq. 7) or "multiplicative" (eq. 8).
+        diversity: "cosine" of the update, "cosine-last" (last layer only), "js" of label shares (P3) or "none".
+        w_v: weight of the loss [w_v].
+        w_d: weight of the diversity [w_d]; negative prefers typical clients.
+        w_m: weight of the momentum [w_m].
+        w_f: weight of the fairness [w_f].
+        w_st: weight of the staleness [w_st].
+        w_n: weight of the norm [w_n].
+        gamma: size of the staleness [gamma].
+        eta: strength of the fairness in the multiplicative variant [eta].
+        tau0: temperature of the softmax at first [tau_0].
+        horizon: rounds over which the temperature falls to half.
+        clip: quantile at which losses and norms are cut; 1: not at all.
+        memory: weight of the past in the moving mean of updates.
+
+    >>> sorted(HeteroSelect(diversity="none").needs)
+    ['delta_norm', 'train_loss']
     """
 
-    exempt: ClassVar[Mapping[str, str]] = {
+    exempt: Mapping[str, str] = {
         "learns": "by design: good clients here have high losses (a plus) but large and typical updates (two minuses)"
     }
 
+    @checked
     def __init__(
         self,
         *,
-        variant: str = "additive",
-        diversity: str = "cosine",  # "cosine-last" (last layer only), "js" (needs label shares, P3) or "none"
-        w_v: float = 1.0,  # [w_v] loss
-        w_d: float = 1.0,  # [w_d] diversity; negative prefers the typical
-        w_m: float = 1.0,  # [w_m] momentum
-        w_f: float = 1.0,  # [w_f] fairness
-        w_st: float = 1.0,  # [w_st] staleness
-        w_n: float = 1.0,  # [w_n] norm
-        gamma: float = 0.7,  # [gamma]
-        eta: float = 1.0,  # [eta] fairness of the multiplicative variant
-        tau0: float = 1.0,  # [tau_0]
-        horizon: int = 100,  # rounds after which tau rests
-        clip: float = 0.95,
-        memory: float = 0.9,  # of the moving mean of updates
+        variant: Annotated[str, Choice("additive", "multiplicative")] = "additive",
+        diversity: Annotated[str, Choice(*DIVERSITY)] = "cosine",
+        w_v: Finite = 1.0,
+        w_d: Finite = 1.0,
+        w_m: Finite = 1.0,
+        w_f: Finite = 1.0,
+        w_st: Finite = 1.0,
+        w_n: Finite = 1.0,
+        gamma: NotNegative = 0.7,
+        eta: NotNegative = 1.0,
+        tau0: Positive = 1.0,
+        horizon: Count = 100,
+        clip: Annotated[float, Interval(0.5, 1)] = 0.95,
+        memory: Annotated[float, Interval(0, 1, ends="[)")] = 0.9,
     ) -> None:
         weights = (w_v, w_d, w_m, w_f, w_st, w_n)
-        check(variant in VARIANTS, f"variant = {variant!r}", "no such score", f"use one of {', '.join(VARIANTS)}")
-        check(
-            diversity in DIVERSITY, f"diversity = {diversity!r}", "no such part", f"use one of {', '.join(DIVERSITY)}"
-        )
-        sign = variant == "additive" or min(weights[:3]) >= 0
-        check(sign, f"weights = {weights[:3]}", "factors need a base that is not negative", "use variant='additive'")
-        check(bool(np.isfinite(weights).all()), f"weights = {weights}", "they must be finite", "use 1")
-        check(gamma >= 0, f"gamma = {gamma}", "it must not be negative", "0.7 is the paper's")
-        check(eta >= 0, f"eta = {eta}", "it must not be negative", "use 1")
-        check(tau0 > 0, f"tau0 = {tau0}", "a temperature is positive", "use 1 or 2")
-        check(horizon >= 1, f"horizon = {horizon}", "it must be at least one round", "100 is the paper's")
-        check(0.5 <= clip <= 1, f"clip = {clip}", "a quantile of at least 0.5", "use e.g. 0.95, or 1 for none")
-        check(0 <= memory < 1, f"memory = {memory}", "a share below 1", "use e.g. 0.9")
+        fits = variant == "additive" or min(weights[:3]) >= 0
+        rule = "variant='multiplicative' needs weights of at least 0"
+        check(fits, f"w_v, w_d, w_m = {weights[:3]}", rule, "use variant='additive'")
         self.variant, self.diversity, self.weights = variant, diversity, np.asarray(weights, np.float32)
         self.gamma, self.eta, self.tau0, self.horizon, self.clip, self.memory = gamma, eta, tau0, horizon, clip, memory
         self.needs = frozenset({"train_loss", "delta_norm", DIVERSITY[diversity]} - {""})
@@ -136,7 +144,7 @@ class HeteroSelect:
         self.state.grow(rnd.population)
         if rnd.available.size == 0 or rnd.size <= 0:
             return Cohort(np.empty(0, np.int64))
-        seen = self._across(rnd)
+        seen = self._statistics(rnd)
         peak = self._peak(rnd, seen)
         heat = np.float32(self._temperature(rnd.index) * peak)
 
@@ -154,7 +162,7 @@ class HeteroSelect:
     def observe(self, result: RoundResult) -> None:
         """Count who was asked; keep losses, norms and directions of those that replied."""
         s, told = self.state, result.clients
-        s.grow(int(told.max(initial=-1)) + 1)
+        s.grow_for(told)
         s.times[told] += 1
         s.last[told] = result.index
         self._losses(told, result.signals["train_loss"], result.replied)
@@ -166,54 +174,45 @@ class HeteroSelect:
             sound = np.flatnonzero(result.replied & np.isfinite(update).all(axis=1))
             self._directions(told[sound], update[sound])
 
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
-
     def _temperature(self, index: int) -> float:
         """tau of eq. 9."""
         return self.tau0 * (1 - 0.5 * min(index / self.horizon, 1.0))
 
-    def _across(self, rnd: Round) -> Seen:
-        """What is needed of all candidates before any of them can be scored."""
-        s, who = self.state, rnd.available
-        rows = slice(0, who.size) if who.size == rnd.population else who  # everybody: a view, not a copy
+    def _statistics(self, rnd: Round) -> CandidateStatistics:
+        """What must be known of all candidates before any of them can be scored."""
+        s, rows = self.state, rows_of(rnd)
         norm = s.norm[rows]
         known = sample(np.flatnonzero(norm >= 0))
-        return Seen(
-            loss=_range(s.loss[rows], s.loss[rows] >= 0, 0.0, self.clip),
-            momentum=_range(s.momentum[rows], s.paced[rows], 1 - self.clip, self.clip),
-            norm=_range(norm, norm >= 0, 0.0, self.clip),
+        return CandidateStatistics(
+            loss=quantile_range(s.loss[rows], s.loss[rows] >= 0, 0.0, self.clip),
+            momentum=quantile_range(s.momentum[rows], s.paced[rows], 1 - self.clip, self.clip),
+            norm=quantile_range(norm, norm >= 0, 0.0, self.clip),
             norm_median=max(float(np.median(norm[known])), 1e-30) if known.size else 1.0,
             times=float(s.times[rows].mean(dtype=np.float64)),
             rest=float(_rest(s.last[rows].min(keepdims=True), rnd.index)[0]),
             apart=self._label_divergence(rnd.profiles["label_histogram"]) if self.diversity == "js" else s.apart,
         )
 
-    def _peak(self, rnd: Round, seen: Seen) -> float:
+    def _peak(self, rnd: Round, seen: CandidateStatistics) -> float:
         """What scores are divided by: the largest in eq. 8, nothing in eq. 7."""
         if self.variant == "additive":
             return 1.0
         tops = [float(self._parts(rows, rnd.index, seen)["score"].max()) for _, rows in chunks(rnd.available)]
         return max(*tops, 1e-30)
 
-    def _parts(self, rows: Index | slice, index: int, seen: Seen) -> dict[str, Real]:
+    def _parts(self, rows: Index | slice, index: int, seen: CandidateStatistics) -> dict[str, Real]:
         """Eq. 7: six weighted parts and their sum. Eq. 8: three weighted parts, three factors and the product."""
         s, w = self.state, self.weights
         times, norm, rest = s.times[rows], s.norm[rows], _rest(s.last[rows], index)
         base = (
-            w[0] * _minmax(s.loss[rows], s.loss[rows] >= 0, seen.loss, unknown=1.0),  # eq. 1
+            w[0] * min_max(s.loss[rows], s.loss[rows] >= 0, seen.loss, unknown=1.0),  # eq. 1
             w[1] * np.where(seen.apart[rows] >= 0, seen.apart[rows], HALF),  # eq. 2
-            w[2] * _minmax(s.momentum[rows], s.paced[rows], seen.momentum),  # eq. 3
+            w[2] * min_max(s.momentum[rows], s.paced[rows], seen.momentum),  # eq. 3
         )
         if self.variant == "additive":
             fair = w[3] * HALF * (1 + np.clip(1 - times / np.float32(max(seen.times, 1e-9)), -1, 1))  # eq. 4
             stale = w[4] * np.float32(self.gamma / seen.rest) * rest  # eq. 5
-            light = w[5] * (1 - _minmax(norm, norm >= 0, seen.norm))  # eq. 6
+            light = w[5] * (1 - min_max(norm, norm >= 0, seen.norm))  # eq. 6
             score = base[0] + base[1] + base[2] + fair + stale + light
         else:
             fair = 1 / (1 + np.float32(self.eta / max(seen.times, 1.0)) * times)
@@ -225,7 +224,7 @@ class HeteroSelect:
     def _label_divergence(self, shares: Array) -> Real:
         """JS of every slot, computed once as long as the same array is registered."""
         if self._diverging is None or self._diverging[0] is not shares:
-            self._diverging = shares, _divergence(np.asarray(shares), _mean_shares(np.asarray(shares)))
+            self._diverging = shares, divergence(np.asarray(shares), mean_shares(np.asarray(shares)))
         return self._diverging[1]
 
     def _losses(self, told: Index, loss: Array, replied: Mask) -> None:
@@ -241,7 +240,7 @@ class HeteroSelect:
         s.loss[who] = new
 
     def _directions(self, who: Index, update: Real) -> None:
-        """The cosine of eq. 2, then the moving mean goes on."""
+        """The cosine of eq. 2, then the moving mean."""
         s = self.state
         if who.size == 0:
             return
@@ -256,65 +255,7 @@ class HeteroSelect:
         s.way = (kept * s.way + (1 - kept) * mean if kept else mean).astype(np.float32)
 
 
-def _range(x: Real, known: Mask, lower: float, upper: float) -> tuple[float, float]:
-    """(low, width) of the known entries between two of their quantiles."""
-    at = sample(np.flatnonzero(known))
-    if at.size == 0:
-        return 0.0, 0.0
-    lo, hi = int(lower * (at.size - 1)), int(upper * (at.size - 1))
-    part = np.partition(x[at], (lo, hi))
-    return float(part[lo]), float(part[hi] - part[lo])
-
-
-def _minmax(x: Real, known: Mask, within: tuple[float, float], unknown: float = 0.5) -> Real:
-    """mm; a constant becomes 1/2, and what is not known `unknown`."""
-    low, width = within
-    scaled = np.clip((x - np.float32(low)) / np.float32(width), 0, 1) if width > 1e-8 else np.full_like(x, HALF)
-    return np.where(known, scaled, np.float32(unknown))
-
-
 def _rest(last: NDArray[np.int32], index: int) -> Real:
     """ln(1 + t - l_k)."""
     out: Real = np.log((1 + np.maximum(index - last, 1)).astype(np.float32))
-    return out
-
-
-def _sound(shares: Array) -> Mask:
-    """Rows that are shares of something."""
-    total = shares.sum(axis=1)
-    ok: Mask = np.isfinite(total) & (total > 0) & (shares >= 0).all(axis=1)
-    return ok
-
-
-def _smooth(shares: Array) -> Double:
-    """Laplace-smoothed rows that sum to one."""
-    p = shares / shares.sum(axis=1, keepdims=True, dtype=np.float64) + SMOOTHING
-    out: Double = p / (1 + SMOOTHING * shares.shape[1])
-    return out
-
-
-def _mean_shares(shares: Array) -> Double:
-    """mean P over all registered clients."""
-    total, count = np.zeros(shares.shape[1]), 0
-    for lo in range(0, shares.shape[0], CHUNK):
-        part = shares[lo : lo + CHUNK]
-        part = part[_sound(part)]
-        total, count = total + _smooth(part).sum(axis=0), count + part.shape[0]
-    return total / max(count, 1)
-
-
-def _divergence(shares: Array, mean: Double) -> Real:
-    """JS of eq. 2: H((P + mean) / 2) - H(P) / 2 - H(mean) / 2; negative where no shares are known."""
-    out, common = np.full(shares.shape[0], -1.0, np.float32), 0.5 * _entropy(mean)
-    for lo in range(0, shares.shape[0], CHUNK):
-        part = shares[lo : lo + CHUNK]
-        at = np.flatnonzero(_sound(part))
-        p = _smooth(part[at])
-        out[lo + at] = np.clip(_entropy(0.5 * (p + mean)) - 0.5 * _entropy(p) - common, 0, 1)
-    return out
-
-
-def _entropy(p: Double) -> Double:
-    """In bits, along the last axis."""
-    out: Double = -(p * np.log2(p)).sum(axis=-1)
     return out

@@ -1,4 +1,4 @@
-"""LinUCB: a linear model of the reward, and the benefit of the doubt.
+"""LinUCB: a linear model of the reward, plus a bonus where it is uncertain.
 
     Lihong Li, Wei Chu, John Langford, Robert E. Schapire. A Contextual-Bandit Approach to Personalized News Article
     Recommendation. WWW 2010. https://arxiv.org/abs/1003.0146
@@ -11,34 +11,35 @@ With a context x(i) and the reward y(i) of those that replied (Li et al., Alg. 1
     p(i) = x(i)' V^-1 b + alpha sqrt( x(i)' V^-1 x(i) )                                                    (2)
     S    = the K clients of largest p(i)                                                                   (3)
 
-Context here: the share of its loss that a client took away when last asked, log of its last duration, log of its
+Context here: the share of its loss that a client removed when last asked, log of its last duration, log of its
 samples, log of the rounds since it was last asked, and whether it was never asked. Reward: that share, per second,
 
     r(i) = max(1 - loss_after / loss_before, 0) / T_i,      y = r standardised within the round.           (4)
 
 Departures from the paper
     * One shared model (the paper's Alg. 1 has one per choice, its Alg. 2 a mixture): clients are many and asked rarely.
-    * Context and reward are ours: the paper's are about readers and news articles. A share of the loss does not know
-      the scale on which a client reports, so that a liar does not earn by it.
-    * Features are trimmed z-scores over the clients known so far; unknown entries are 0 and the last feature, which
-      is not scaled, speaks for them. Forgetting rho is ours (1: none).
+    * Context and reward are ours: the paper's are about readers and news articles. A share of the loss does not depend
+      on the scale on which a client reports, so that a liar gains nothing by exaggerating.
+    * Features are trimmed z-scores over the clients known so far; unknown entries are 0, and the last feature, which
+      is not scaled, marks them. Forgetting rho is ours (1: none).
     * alpha is the value of the paper's theory at delta = 0.05; its experiments tune it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import linalg
+from fedcohort.core.constraints import Factor, NotNegative, Positive
 from fedcohort.core.table import block, column
-from fedcohort.errors import check
-from fedcohort.selectors._parts.flash_context import Moving, Scale, best, sample, standardise
-from fedcohort.types import Arrays, Cohort, Index, Mask, Real, Round, RoundResult
+from fedcohort.errors import checked
+from fedcohort.selectors._parts.feature_scaling import MovingReward, Scale, Trim, standardise
+from fedcohort.selectors._parts.scoring import best, sample
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Mask, Real, Round, RoundResult
 
 Double = NDArray[np.float64]
 FEATURES = ("progress", "duration", "samples", "rest", "fresh")
@@ -46,10 +47,10 @@ D = len(FEATURES)
 
 
 @dataclass
-class LinUCBState(Moving):
+class LinUCBState(MovingReward):
     """What is known of each client, and the ridge sums."""
 
-    progress: Real = column(-1.0)  # share of the loss taken away, newest; negative: not known
+    progress: Real = column(-1.0)  # share of the loss removed, newest; negative: not known
     seconds: Real = column(0.0)  # T_i, newest; 0: never asked
     count: Real = column(0.0)  # samples behind the loss; 0: not known
     asked: NDArray[np.int32] = column(-1, np.int32)  # round last asked
@@ -57,26 +58,25 @@ class LinUCBState(Moving):
     b: Double = block((D,))  # b
 
 
-class LinUCB:
-    """Ask those that may be best, going by what clients like them have done.
+class LinUCB(StatefulSelector[LinUCBState]):
+    """Ask the clients that may be best, judging by what similar clients have done.
 
-    The paper's symbol for each parameter is given in brackets.
+    Args:
+        explore: weight of the bonus [alpha]; 2.36 is 1 + sqrt(ln(2 / delta) / 2) at delta = 0.05.
+        ridge: regularisation [lambda].
+        forget: factor on the sums in every round [rho]; 1 forgets nothing.
+        trim: share trimmed at each end of every feature before scaling.
+
+    >>> sorted(LinUCB(explore=1.0).needs)
+    ['loss_after', 'loss_before', 'loss_count']
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"loss_before", "loss_after", "loss_count"})
+    needs = frozenset({"loss_before", "loss_after", "loss_count"})
 
+    @checked
     def __init__(
-        self,
-        *,
-        explore: float = 2.36,  # [alpha] 1 + sqrt(ln(2 / delta) / 2) at delta = 0.05
-        ridge: float = 1.0,  # [lambda]
-        forget: float = 1.0,  # [rho]
-        trim: float = 0.05,
+        self, *, explore: NotNegative = 2.36, ridge: Positive = 1.0, forget: Factor = 1.0, trim: Trim = 0.05
     ) -> None:
-        check(explore >= 0, f"explore {explore}", "not negative", "2.36 is the default")
-        check(ridge > 0, f"ridge {ridge}", "positive", "1 is the default")
-        check(0 < forget <= 1, f"forget {forget}", "a factor in (0, 1]", "1 forgets nothing")
-        check(0 <= trim < 0.5, f"trim {trim}", "a share in [0, 0.5)", "0.05 is the default")
         self.explore, self.ridge, self.forget, self.trim = explore, ridge, forget, trim
         self.state = LinUCBState(V=ridge * np.eye(D))
 
@@ -100,7 +100,7 @@ class LinUCB:
     def observe(self, result: RoundResult) -> None:
         """Eqs. 1 and 4 for those that replied; durations of all."""
         s = self.state
-        s.grow(int(result.clients.max(initial=-1)) + 1)
+        s.grow_for(result.clients)
         before, after = result.signals["loss_before"], result.signals["loss_after"]
         count, seconds = result.signals["loss_count"], result.duration
         timed = np.isfinite(seconds) & (seconds > 0)
@@ -115,14 +115,6 @@ class LinUCB:
             s.progress[clients], s.count[clients] = share, count[good]
         s.seconds[result.clients[timed]] = seconds[timed]
         s.asked[result.clients] = result.index
-
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
 
     def _scale(self, index: int) -> Scale:
         """The statistics of the scaled features over the clients asked so far."""

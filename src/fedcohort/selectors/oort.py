@@ -14,14 +14,14 @@ T is a percentile of all measured durations. With exploration share eps, floor((
 odds s(i) from those scoring at least c times the k-th best; the others from the never-tried, with odds given by
 their number of samples. eps decays to a floor. Every `pacer_step` rounds the pacer compares the utility gathered in
 the last two windows and raises the percentile when it stalls (or lowers it after a jump):                      (4)
-Clients chosen more than `blacklist` times rest for good, at most 30 % of all.
+Clients chosen more than `blacklist` times are not chosen again, at most 30 % of all.
 
 Departures from the paper
-    * The paper's text was not at hand: what is not in the authors' code is from memory [MEM] (the 0.98 decay, the 0.95
+    * The paper's text was not available: what is not in the authors' code is from memory (the 0.98 decay, the 0.95
       cut-off, the blacklist after 10 rounds, the pacer rule U1 > U2 of preset "paper"); preset "code" is from the code.
     * T is a percentile in both presets, as in the code; the paper moves it by seconds.
     * Clipping comes before scaling: the code scales by the unclipped maximum, so that one liar flattens all others.
-    * A client that fails counts as tried, at the duration we waited for it; its utility stays as it was.
+    * A client that fails counts as tried, with the time that the server waited for it; its utility stays as it was.
     * The k-th best, not the (k+1)-th, sets the cut-off (the code's index runs off the end when all are admitted).
     * preset "fedacs" is the comparison version of the FedACS authors: utility is the mean training loss, everybody is
       tried once first, the best fifth is admitted, no system term, and a ban after 100 rounds that is never lifted.
@@ -30,18 +30,19 @@ Departures from the paper
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Factor, NotNegative, Positive, Share
 from fedcohort.core.stats import winsorise
 from fedcohort.core.table import Table, column, ragged
-from fedcohort.errors import check
-from fedcohort.types import Arrays, Cohort, Index, Mask, Real, Round, RoundResult
+from fedcohort.errors import checked
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Mask, Real, Round, RoundResult
 
 MAX_BLACKLISTED = 0.3  # share of the population
 PRESETS: dict[str, dict[str, float]] = {
@@ -64,31 +65,42 @@ class OortState(Table):
     percentile: float = 10.0  # where T is, in percent of the durations
 
 
-class Oort:
+class Oort(StatefulSelector[OortState]):
     """Exploit clients of high utility that are fast enough; explore the never-tried at a decaying rate.
 
-    The paper's symbol for each parameter is given in brackets. `None` takes the preset's value.
+    Args:
+        preset: "paper", "code" (the authors' repository) or "fedacs"; sets the arguments that are None.
+        explore: share of the cohort for never-tried clients, at first [eps].
+        explore_decay: factor on `explore` per round.
+        explore_min: the share never falls below this.
+        penalty: exponent for clients slower than T [alpha].
+        cutoff: admit clients that score at least this times the k-th best [c].
+        clip: quantile at which utilities are cut.
+        percentile: where T starts, in percent of the durations; 100 for no penalty.
+        pacer_step: rounds between two looks of the pacer [W].
+        pacer_delta: by how much the pacer moves T, in percent [Delta].
+        blacklist: clients asked more often than this are not asked again; 0: never.
+
+    >>> sorted(Oort(explore=0.8).needs)
+    ['samples', 'utility']
     """
 
+    @checked
     def __init__(
         self,
         *,
-        preset: str = "paper",
-        explore: float = 0.9,  # [eps]
-        explore_decay: float | None = None,
-        explore_min: float = 0.2,
-        penalty: float = 2.0,  # [alpha]
-        cutoff: float | None = None,  # [c]
-        clip: float | None = None,
-        percentile: float = 10.0,  # where T starts
-        pacer_step: int = 20,  # [W]
-        pacer_delta: float = 5.0,  # [Delta], in percent
-        blacklist: int | None = None,  # asked more often: rests; 0 for never
+        preset: Annotated[str, Choice(*PRESETS)] = "paper",
+        explore: Share = 0.9,
+        explore_decay: Factor | None = None,
+        explore_min: Share = 0.2,
+        penalty: NotNegative = 2.0,
+        cutoff: NotNegative | None = None,
+        clip: Share | None = None,
+        percentile: Positive = 10.0,
+        pacer_step: Count = 20,
+        pacer_delta: NotNegative = 5.0,
+        blacklist: CountOrZero | None = None,
     ) -> None:
-        check(preset in PRESETS, f"preset = {preset!r}", "Oort has no such preset", f"use one of {', '.join(PRESETS)}")
-        check(0 <= explore <= 1, f"explore = {explore}", "a share lies between 0 and 1", "use e.g. 0.9")
-        check(pacer_step >= 1, f"pacer_step = {pacer_step}", "a window has at least one round", "use e.g. 20")
-        check(percentile > 0, f"percentile = {percentile}", "a percentile is positive", "use 10, or 100 for no penalty")
         default = PRESETS[preset]
         self.preset, self.explore, self.explore_min, self.penalty = preset, explore, explore_min, penalty
         self.explore_decay = default["explore_decay"] if explore_decay is None else explore_decay
@@ -119,9 +131,9 @@ class Oort:
         )
 
     def observe(self, result: RoundResult) -> None:
-        """Keep the newest report of each client, then let the pacer look."""
+        """Keep the newest report of each client, then run the pacer."""
         s, told = self.state, result.clients
-        s.grow(int(told.max(initial=-1)) + 1)
+        s.grow_for(told)
         s.explored[told] = True
         s.seconds[told] = result.duration
         s.seen[told] = result.index + 1
@@ -134,14 +146,6 @@ class Oort:
         if self.preset != "fedacs" and (result.index + 1) % self.pacer_step == 0:
             self._pace()
 
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
-
     def _eps(self, index: int) -> float:
         """Exploration share; the FedACS version tries everybody first."""
         return 1.0 if self.preset == "fedacs" else max(self.explore * self.explore_decay**index, self.explore_min)
@@ -151,14 +155,12 @@ class Oort:
         if self.blacklist <= 0:
             return available
         over = np.flatnonzero(self.state.times[available] > self.blacklist)
-        room = (
-            available.size - size
-            if self.preset == "fedacs"
-            else min(available.size - size, int(MAX_BLACKLISTED * population))
-        )
+        room = available.size - size
+        if self.preset != "fedacs":
+            room = min(room, int(MAX_BLACKLISTED * population))
         if over.size == 0 or room <= 0:
             return available
-        if over.size > room:  # the most often asked rest first
+        if over.size > room:  # leave out the most often asked
             over = over[np.argsort(-self.state.times[available[over]], kind="stable")[:room]]
         return np.delete(available, over)
 

@@ -10,65 +10,70 @@ With p_k = n_k / sum n over the available clients:
 
     pow-d      F_k is asked of every candidate: its loss on all its data
     cpow-d     the same on one mini-batch
-    rpow-d     nobody is asked: the mean loss of k's last local training, infinity before its first
+    rpow-d     nobody is asked: the mean loss of k's last local training, infinite before its first
     adapow-d   d = N in the first half of the run, d = K in the second
 
 d = K draws K clients with odds p_k; d = N is greedy. The paper's aggregation is the plain mean of the selected.
 
 Departures from the paper
-    * The paper's text was not at hand; this follows public reproductions of it, adapow-d included.
+    * The paper's text was not available; this follows public reproductions of it, adapow-d included.
     * d is raised to K and lowered to the number of available clients. Where it equals K all candidates are chosen, so
-      nobody is asked and nothing is paid.
-    * A candidate that does not answer is not chosen on account of a loss. Seats left empty are drawn with odds p_k from
-      the other available clients.
+      nobody is probed and nothing is spent.
+    * A candidate that does not answer is not chosen by its loss. Places left empty are drawn with odds p_k from the
+      other available clients.
     * The reproductions draw the first cohort uniformly: `opening` gives the number of such rounds, 0 by default.
     * d is 2 K unless given (the reproductions use 2 K to 5 K). For rpow-d, whose candidates cost nothing, it is N: then
       everybody is visited once before anybody is visited twice.
-    * rpow-d: who was asked and never reported counts as the mean of the known losses, not as infinity.
+    * rpow-d: a client that was asked and never reported counts as the mean of the known losses, not as infinite.
     * Clients without samples are drawn only when nobody else is left.
-    * Losses are compared by rank, so that a liar wins at most its own seat and moves nobody else's order.
+    * Losses are compared by rank, so that a liar wins at most a place for itself and does not reorder the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.errors import check
+from fedcohort.core.constraints import Choice, Count, CountOrZero
+from fedcohort.errors import checked
 from fedcohort.selectors._parts.last_reports import NewestLoss
-from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Real, Round, RoundResult
 
 LOSS = {"pow-d": "probe_loss", "cpow-d": "probe_batch_loss", "rpow-d": "train_loss", "adapow-d": "probe_loss"}
 
 
-class PowerOfChoice:
-    """Ask a few at random how badly the model does for them, and train where it does worst.
+class PowerOfChoice(StatefulSelector[NewestLoss]):
+    """Ask a few random clients how badly the model does on their data, and train where it does worst.
 
-    The paper's symbol for each parameter is given in brackets.
+    Args:
+        mode: "pow-d", "cpow-d" (losses of one mini-batch), "rpow-d" (losses of the last training, no probes) or
+            "adapow-d" (d shrinks).
+        d: candidates [d]; None: 2 K, and everybody for rpow-d.
+        rounds: length of the run, for adapow-d.
+        opening: this many first rounds are drawn uniformly, without candidates.
+
+    >>> sorted(PowerOfChoice(mode="rpow-d").needs)
+    ['samples', 'train_loss']
     """
 
+    @checked
     def __init__(
         self,
         *,
-        mode: str = "pow-d",
-        d: int | None = None,  # [d] candidates; None: 2 K, and N for rpow-d
-        rounds: int = 100,  # length of the run, for adapow-d
-        opening: int = 0,  # first rounds drawn uniformly, without candidates
+        mode: Annotated[str, Choice(*LOSS)] = "pow-d",
+        d: Count | None = None,
+        rounds: Count = 100,
+        opening: CountOrZero = 0,
     ) -> None:
-        check(mode in LOSS, f"mode = {mode!r}", "there is no such mode", f"use one of {', '.join(LOSS)}")
-        check(d is None or d >= 1, f"d = {d}", "there is at least one candidate", "use e.g. twice the cohort")
-        check(rounds >= 1, f"rounds = {rounds}", "a run has at least one round", "use the length of the run")
-        check(opening >= 0, f"opening = {opening}", "it must not be negative", "use 0 or 1")
+        super().__init__()
         self.mode, self.d, self.rounds, self.opening = mode, d, rounds, opening
         self.needs = frozenset({"samples", LOSS[mode]})
-        self.state = NewestLoss()
 
     def probe(self, rnd: Round, rng: np.random.Generator) -> Index:
-        """Eq. 1: the candidates, where a fresh loss of theirs is needed."""
+        """Eq. 1: the candidates, if their losses at this model are needed."""
         d = self._candidates(rnd)
         if self.mode == "rpow-d" or d <= rnd.size or rnd.size <= 0:
             return np.empty(0, np.int64)
@@ -97,14 +102,6 @@ class PowerOfChoice:
         if self.mode == "rpow-d":
             self.state.keep(result)
 
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
-
     def _candidates(self, rnd: Round) -> int:
         """d of eq. 1 in this round."""
         everybody = int(rnd.available.size)
@@ -119,7 +116,7 @@ class PowerOfChoice:
         return min(max(d, rnd.size), everybody)
 
     def _known(self, rnd: Round, rng: np.random.Generator) -> tuple[Index, Real]:
-        """Candidates with a loss: those that answered, or for rpow-d a draw of its own with what they last reported."""
+        """Candidates with a loss: those that answered; for rpow-d, candidates drawn here and their last reports."""
         if self.mode == "rpow-d":
             at = draw.weighted(_samples(rnd), self._candidates(rnd), rng)
             return rnd.available[at], self._stored(rnd.available[at])
@@ -130,7 +127,7 @@ class PowerOfChoice:
         return who[there], np.asarray(loss[there], np.float64)
 
     def _stored(self, who: Index) -> Real:
-        """Last training loss: infinity before the first participation, the mean where it was asked for in vain."""
+        """Last training loss: infinite if never asked, the mean if asked without an answer."""
         loss = self.state.loss[who]
         silent = np.flatnonzero(loss < 0)
         if silent.size == 0:

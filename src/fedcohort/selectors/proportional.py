@@ -21,31 +21,31 @@ Departures from the paper
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.core.table import Table
-from fedcohort.types import Arrays, Cohort, Index, Round, RoundResult
+from fedcohort.errors import checked
+from fedcohort.selectors.base import NoState, StatefulSelector
+from fedcohort.types import Cohort, Index, Round, RoundResult
 
 
-@dataclass
-class ProportionalState(Table):
-    """Nothing is remembered."""
+class Proportional(StatefulSelector[NoState]):
+    """Ask clients with more data more often.
 
+    Args:
+        replacement: draw with replacement, as in the paper; a client drawn twice trains once and counts twice.
 
-class Proportional:
-    """Who owns more data is asked more often."""
+    >>> Proportional(replacement=True).needs
+    frozenset({'samples'})
+    """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"samples"})
+    needs = frozenset({"samples"})
 
+    @checked
     def __init__(self, *, replacement: bool = False) -> None:
+        super().__init__()
         self.replacement = replacement
-        self.state = ProportionalState()
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Eq. 1 or eq. 2."""
@@ -56,14 +56,6 @@ class Proportional:
 
     def observe(self, result: RoundResult) -> None:
         """Nothing to learn."""
-
-    def state_dict(self) -> Arrays:
-        """No state."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
 
     def _once(self, rnd: Round, samples: NDArray[np.float64], rng: np.random.Generator) -> Cohort:
         """Eq. 1."""

@@ -19,31 +19,32 @@ and with compute time C(i), upload time U(i) and D = max_i C(i) + (1 - drop(i)) 
 where T(i) = C(i) + (1 - drop(i)) U(i). `directives=False` keeps the selection only, as in FLASH's comparison.
 
 Departures from the paper
-    * From the authors' code; the paper's text was not at hand. Importance sampling within a client's data is disabled
+    * From the authors' code; the paper's text was not available. Importance sampling within a client's data is disabled
       in the code and left out here.
     * ||delta|| is the norm of the update. The code subtracts the last global weights from the message, which already is
       the update, and so measures mostly ||w||.
-    * Tensors left out are made up for: what is sent is scaled so that the weighted mean is the mean over those that
+    * Tensors left out are compensated for: what is sent is scaled so that the weighted mean is the mean over those that
       sent the tensor. The code averages the zeros in.
     * The server measures one duration; `compute_share` splits it into C and U. Never-tried clients get no extra work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Choice, Count, Factor, Interval, NotNegative, Positive, Share
 from fedcohort.core.table import Table, column
-from fedcohort.errors import check
-from fedcohort.selectors.oort import Oort
-from fedcohort.types import Array, Arrays, Cohort, Index, Real, Round, RoundResult
+from fedcohort.errors import check, checked
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.selectors.oort import PRESETS, Oort
+from fedcohort.types import Array, Cohort, Index, Real, Round, RoundResult
 
 MAX_EXTRA = 10.0
-_OORT = "oort."
+BelowOne = Annotated[float, Interval(0, 1, ends="[)")]
 
 
 @dataclass
@@ -53,35 +54,48 @@ class PyramidState(Table):
     gradient: Real = column(-1.0)  # G(i), eq. 1; -1: never reported
 
 
-class PyramidFL:
+class PyramidFL(StatefulSelector[PyramidState]):
     """Oort's choice; the chosen train longer the faster they are, and upload less the less their update matters.
 
-    The paper's symbol for each parameter is given in brackets. Oort's own parameters go by their names there.
+    Args:
+        directives: False keeps the selection only, without extra work and dropped tensors.
+        low: share of tensors dropped by the client whose update matters most.
+        high: share of tensors dropped by the one whose update matters least (not reached).
+        extra: weight of the extra work [beta].
+        epochs: local epochs of the task's plan [E].
+        max_passes: passes over the local data at most.
+        compute_share: share of a duration that is computing; the rest is upload.
+        preset: of Oort.
+        explore: of Oort.
+        percentile: of Oort.
+
+    >>> PyramidFL(directives=False).oort.preset
+    'code'
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"utility", "samples", "loss_count", "delta_norm"})
+    nested = ("oort",)
 
+    @checked
     def __init__(
         self,
         *,
         directives: bool = True,
-        low: float = 0.1,
-        high: float = 0.6,
-        extra: float = 1.0,  # [beta]
-        epochs: int = 1,  # [E] local epochs of the task's plan
-        max_passes: float = 5.0,
-        compute_share: float = 0.5,
-        preset: str = "code",  # of Oort
-        explore: float = 0.9,
-        percentile: float = 10.0,
+        low: BelowOne = 0.1,
+        high: BelowOne = 0.6,
+        extra: NotNegative = 1.0,
+        epochs: Count = 1,
+        max_passes: Positive = 5.0,
+        compute_share: Factor = 0.5,
+        preset: Annotated[str, Choice(*PRESETS)] = "code",
+        explore: Share = 0.9,
+        percentile: Positive = 10.0,
     ) -> None:
-        check(0 <= low <= high < 1, f"low = {low}, high = {high}", "0 <= low <= high < 1 is needed", "use 0.1 and 0.6")
-        check(epochs >= 1, f"epochs = {epochs}", "there is at least one local epoch", "use the task's number")
-        check(0 < compute_share <= 1, f"compute_share = {compute_share}", "a share lies in (0, 1]", "use e.g. 0.5")
+        super().__init__()
+        check(low <= high, f"low = {low}, high = {high}", "low must not exceed high", "use e.g. 0.1 and 0.6")
         self.directives, self.low, self.high, self.extra = directives, low, high, extra
         self.epochs, self.max_passes, self.compute_share = epochs, max_passes, compute_share
         self.oort = Oort(preset=preset, explore=explore, percentile=percentile)
-        self.state = PyramidState()
+        self.needs = self.oort.needs | {"samples", "loss_count", "delta_norm"}
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Oort's draw, then eq. 2 and 3 for those chosen."""
@@ -91,8 +105,8 @@ class PyramidFL:
             return chosen
         value = self._gradient_utility(chosen.clients, rnd)
         drop = self._drop(value, rng)
-        orders: dict[str, Array] = {"drop": drop, "work": self._work(chosen.clients, drop)}
-        return Cohort(chosen.clients, orders, why={**chosen.why, "gradient": value})
+        directives: dict[str, Array] = {"drop": drop, "work": self._work(chosen.clients, drop)}
+        return Cohort(chosen.clients, directives, why={**chosen.why, "gradient": value})
 
     def observe(self, result: RoundResult) -> None:
         """Oort learns; eq. 1 for those that reported."""
@@ -102,23 +116,13 @@ class PyramidFL:
         good = result.replied & np.isfinite(value)
         self.state.gradient[told[good]] = value[good]
 
-    def state_dict(self) -> Arrays:
-        """Oort's state under its prefix, and our own."""
-        return {**self.state.to_arrays(), **{_OORT + k: v for k, v in self.oort.state_dict().items()}}
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        own = {k: v for k, v in arrays.items() if not k.startswith(_OORT)}
-        self.state.load_arrays(own)
-        self.oort.load_state_dict({k.removeprefix(_OORT): v for k, v in arrays.items() if k.startswith(_OORT)})
-
     def _gradient_utility(self, clients: Index, rnd: Round) -> Real:
         """Eq. 1 as last reported; the number of samples before the first report."""
         known = self.state.gradient[clients]
         return np.where(known >= 0, known, np.asarray(rnd.profiles["samples"], np.float32)[clients])
 
     def _drop(self, value: Real, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Eq. 2; equal utilities are ranked by lot."""
+        """Eq. 2; equal utilities are ranked in random order."""
         rank = np.empty(value.size)
         rank[np.lexsort((rng.random(value.size), -value))] = np.arange(value.size)
         return self.low + rank * (self.high - self.low) / value.size

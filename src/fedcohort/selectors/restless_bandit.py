@@ -6,7 +6,7 @@
     Mode "discounted": Yoan Russac, Claire Vernade, Olivier Cappe. Weighted Linear Bandits for Non-Stationary
     Environments. NeurIPS 2019.
 
-On FLASH's context x_t(i) and scaled reward y_t(i) (`context.py`), with H regimes z and transitions P_gh:
+On FLASH's context x_t(i) and scaled reward y_t(i) (`_parts/flash_context.py`), with H regimes z and transitions P_gh:
 
     l(h)    = prod_i N(y_i; x_i' theta_h, sigma^2)                     likelihood of regime h            (1)
     xi(g,h) = pi(g) P_gh l(h) / sum                                    two-slice posterior               (2)
@@ -19,30 +19,40 @@ Discounted: V <- g V + X'X + (1 - g) lambda I ; W <- g^2 W + X'X + (1 - g^2) lam
     score(i) = x_i' V^-1 b + beta sqrt(x_i' V^-1 W V^-1 x_i)                                             (8)
 
 Departures from the paper
-    * The paper is a generic bandit, not a client selector, and only its abstract and introduction were at hand. FLASH
-      says that it put this bandit in the place of its own, not how. Equations 1 to 6 are our adaptation [REC].
+    * The paper is about a generic bandit, not a client selector, and only its abstract and introduction were available.
+      FLASH says that it used this bandit instead of its own for comparison, not how. Eqs. 1 to 6 are our adaptation.
     * sigma^2 is a running mean of squared residuals, n_gh starts at ten rounds of 0.9 / 0.1, and b_h at N(0, 0.01)
-      noise that tells the regimes apart [REC].
-    * (7) and (8) are from memory of the cited paper [MEM]; beta is a constant here.
+      noise that tells the regimes apart: our choices.
+    * (7) and (8) are from memory of the cited paper; beta is a constant here.
     * Context, reward, probes and the first round are those of FLASH in its "robust" preset.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw, linalg
+from fedcohort.core.constraints import Choice, CountOrZero, Factor, Interval, NotNegative, Positive
 from fedcohort.core.rng import generator
 from fedcohort.core.table import block
-from fedcohort.errors import check
-from fedcohort.selectors._parts.flash_context import NEEDS, Context, ContextState, fork, opening
-from fedcohort.types import Arrays, Cohort, Index, Probed, Real, Round, RoundResult
+from fedcohort.errors import checked
+from fedcohort.selectors._parts.flash_context import (
+    Context,
+    ContextState,
+    Initial,
+    Refresh,
+    RewardForm,
+    Scope,
+    fork,
+    opening,
+)
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Probed, Real, Round, RoundResult
 
 Double = NDArray[np.float64]
 MEMORY = 10.0  # rounds of experience behind the first transition matrix
@@ -61,44 +71,52 @@ class RestlessState(ContextState):
     explored: int = 0  # rounds of (5) so far
 
 
-class RestlessBandit:
+class RestlessBandit(StatefulSelector[RestlessState]):
     """Filter the hidden regime, then take the clients that are best under the regime expected next.
 
-    The symbol for each parameter is given in brackets.
+    Args:
+        mode: "hidden" (regimes) or "discounted" (D-LinUCB).
+        regimes: how many there are [H].
+        stay: probability of staying in a regime, at first [P_hh].
+        explore: rounds of exploration per unit of ln(1 + t) [D].
+        discount: factor on the sums of mode "discounted" [g].
+        width: weight of the bonus of mode "discounted" [beta].
+        ridge: regularisation [lambda].
+        context: comma-separated elements of FLASH's context.
+        scope: reward per "client", or "global" for one reward for the whole cohort.
+        reward: "improvement" (only decreases of the loss count) or "abs" (any change).
+        refresh: who is probed: "all", "selected" (the last cohort and the stale) or "sample:k".
+        staleness: rounds after which refresh="selected" probes a client again; 0: never.
+        initial: the first cohort, "all" or "random:k".
+        seed: of the noise that tells the regimes apart.
+
+    >>> sorted(RestlessBandit(context="loss,duration").needs)
+    ['probe_robust_loss', 'robust_loss']
     """
 
-    needs: frozenset[str] = NEEDS
-
+    @checked
     def __init__(
         self,
         *,
-        mode: str = "hidden",  # or "discounted"
-        regimes: int = 2,  # [H]
-        stay: float = 0.9,  # [P_hh] at the start
-        explore: float = 5.0,  # [D] rounds of exploration per unit of ln(1 + t)
-        discount: float = 0.98,  # [g]
-        width: float = 1.0,  # [beta]
-        ridge: float = 1.0,  # [lambda]
+        mode: Annotated[str, Choice("hidden", "discounted")] = "hidden",
+        regimes: Annotated[int, Interval(2)] = 2,
+        stay: Annotated[float, Interval(0, 1, ends="()")] = 0.9,
+        explore: NotNegative = 5.0,
+        discount: Factor = 0.98,
+        width: NotNegative = 1.0,
+        ridge: Positive = 1.0,
         context: str = "loss,val,duration,reward",
-        scope: str = "client",
-        reward: str = "improvement",
-        refresh: str = "selected",
-        staleness: int = 20,
-        initial: str = "all",  # or "random:k"
-        seed: int = 0,  # of the noise that tells the regimes apart
+        scope: Scope = "client",
+        reward: RewardForm = "improvement",
+        refresh: Refresh = "selected",
+        staleness: CountOrZero = 20,
+        initial: Initial = "all",
+        seed: CountOrZero = 0,
     ) -> None:
-        check(mode in ("hidden", "discounted"), f"mode {mode!r}", "hidden or discounted", "choose one of them")
-        check(regimes >= 2, f"regimes {regimes}", "at least 2", "use flash where there is one")
-        check(0 < stay < 1, f"stay {stay}", "inside (0, 1)", "0.9 is the default")
-        check(0 < discount <= 1, f"discount {discount}", "a factor in (0, 1]", "0.98 is the default")
-        check(explore >= 0, f"explore {explore}", "not negative", "5 is the default")
-        check(width >= 0, f"width {width}", "not negative", "1 is the default")
-        check(ridge > 0, f"ridge {ridge}", "positive", "1 is the default")
-        self.context = Context.of(context, scope=scope, reward=reward, refresh=refresh, staleness=staleness)
+        self.context = Context(Context.split(context), scope=scope, reward=reward, refresh=refresh, staleness=staleness)
         self.needs = self.context.needs
         self.mode, self.explore, self.discount, self.width, self.ridge = mode, explore, discount, width, ridge
         self.initial = initial
-        opening(initial, Round(0, 0, np.empty(0, np.int64), 0), generator(0, "check"))  # refuses a bad word now
         d, h = len(self.context.elements), regimes if mode == "hidden" else 2
         apart = 0.1 * generator(seed, "restless-bandit").standard_normal((h, d)) * (mode == "hidden")
         move = np.where(np.eye(h) > 0, stay, (1 - stay) / (h - 1))
@@ -110,11 +128,11 @@ class RestlessBandit:
         )
 
     def probe(self, rnd: Round, rng: np.random.Generator) -> Index:
-        """Whose losses at the new model are wanted; each is paid for."""
+        """Whose losses at the new model are needed; every probe costs time and traffic."""
         return self.context.probe(self.state, rnd, rng)
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
-        """Eq. 5: by lot, or the best by eq. 6 (discounted: eq. 8)."""
+        """Eq. 5: uniformly at random, or the best by eq. 6 (discounted: eq. 8)."""
         if self.state.asked_round < 0:
             return Cohort(opening(self.initial, rnd, rng))
         if self._explores(rnd.index):
@@ -132,19 +150,11 @@ class RestlessBandit:
         return Cohort(chosen, why={**why, "bonus": linalg.norms(x, sure), "score": score(x)})
 
     def observe(self, result: RoundResult) -> None:
-        """Learn for good what `select` learnt on a copy, and note what the cohort did."""
+        """Learn permanently what `select` learned on a copy, and store what the cohort did."""
         s = self.state
         s.explored += int(s.asked_round >= 0 and self._explores(result.index))
         self._learn(s, result.index, result.probed)
         self.context.record(s, result)
-
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
 
     def _explores(self, t: int) -> bool:
         """Eq. 5; the discounted mode explores by its bonus."""

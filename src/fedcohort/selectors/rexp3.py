@@ -14,41 +14,41 @@ With weights w_i, N available clients and K plays:
     x_i   = rank of -Q_i within the round, best 1, worst 0                 Q_i: eq. 13 of FedACS                    (4)
     w_i   <- w_i exp( K gamma x_i / (N pi_i) )     for i in S with pi_i < 1                                         (5)
 
-Every Delta rounds all weights start again at 1, which is what follows a drift.
+Every Delta rounds all weights start again at 1, to follow a drift.
 
 Departures from the papers
-    * Besbes et al. was not at hand: gamma and Delta are those of the FedACS code, not the theory's
-      Delta = (N ln N)^(1/3) (T / V)^(2/3) and gamma = sqrt(N ln N / ((e - 1) Delta)), which are from memory [MEM].
-    * Rewards are mapped to [0, 1] by rank [REC]: -Q_i has neither bounds nor a stable scale, and Exp3 needs both.
+    * Besbes et al. was not available: gamma and Delta are those of the FedACS code, not the theory's
+      Delta = (N ln N)^(1/3) (T / V)^(2/3) and gamma = sqrt(N ln N / ((e - 1) Delta)), which are from memory.
+    * Rewards are mapped to [0, 1] by rank: -Q_i has neither bounds nor a stable scale, and Exp3 needs both.
     * DepRound is systematic sampling in a random order: the same marginals, one pass.
-    * Weights live in logarithms, scaled to mean 1 after every update, so that clients that register later start at
+    * Weights are kept as logarithms, scaled to mean 1 after every update, so that clients that register later start at
       the mean. A client that does not reply gains nothing. A round with fewer than two insights teaches nothing.
-    * pi_i is kept between `select` and `observe`; for a result that was never asked for here it is made anew as if
-      everybody had been available.
+    * pi_i is kept between `select` and `observe`; for a cohort that was not chosen here it is computed as if everybody
+      had been available.
     * preset "fedacs" is the authors' comparison version: K clients without replacement with odds
       p_i = (1 - gamma) w_i / sum w + gamma / N, x_i = -Q_i as it is, w_i <- w_i exp(gamma x_i / (N p_i)), no restart
-      (in their code the round counter stands still), and nothing against liars in the mean of the insights.
+      (in their code the round counter never moves), and no protection against liars in the mean of the insights.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
+from fedcohort.core.constraints import Choice, CountOrZero, Factor
 from fedcohort.core.stats import rank
 from fedcohort.core.table import column
-from fedcohort.errors import UnknownName, check
+from fedcohort.errors import checked
 from fedcohort.selectors._parts.last_reports import Samples
-from fedcohort.selectors.fedacs import known_samples, skewness
-from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.selectors.fedacs import reported_skewness
+from fedcohort.types import Cohort, Index, Real, Round, RoundResult
 
-PRESETS = ("rank", "fedacs")
 LIGHTEST = -60.0  # log-weights this far below the heaviest are not told apart
 CLIP = 10.0  # as FedACS: how long an insight may be in the mean, in median lengths
 CERTAIN = 1.0 - 1e-9
@@ -62,28 +62,31 @@ class Rexp3State(Samples):
     batch: int = 0  # how many restarts there were
 
 
-class Rexp3:
-    """Raise the odds of the least skewed exponentially; forget everything every so many rounds.
+class Rexp3(StatefulSelector[Rexp3State]):
+    """Raise the odds of the least skewed exponentially; forget everything at regular intervals.
 
-    The papers' symbol for each parameter is given in brackets. None takes the preset's value.
+    Args:
+        preset: "rank", or "fedacs" for the comparison version of the FedACS authors.
+        explore: share of every probability that is the same for all [gamma].
+        restart: rounds between restarts [Delta]; 0: never; None: 250, and never in preset "fedacs".
+
+    >>> Rexp3(explore=0.3).restart
+    250
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"samples", "insight"})
+    needs = frozenset({"samples", "insight"})
 
+    @checked
     def __init__(
         self,
         *,
-        preset: str = "rank",
-        explore: float = 0.2,  # [gamma]
-        restart: int | None = None,  # [Delta] rounds; 0: never
+        preset: Annotated[str, Choice("rank", "fedacs")] = "rank",
+        explore: Factor = 0.2,
+        restart: CountOrZero | None = None,
     ) -> None:
-        if preset not in PRESETS:
-            raise UnknownName.among("preset", preset, PRESETS)
-        check(0 < explore <= 1, f"explore = {explore}", "a share in (0, 1]", "use e.g. 0.2")
-        check(restart is None or restart >= 0, f"restart = {restart}", "a number of rounds, 0 for never", "use 250")
+        super().__init__()
         self.preset, self.explore = preset, explore
         self.restart = (0 if preset == "fedacs" else 250) if restart is None else restart
-        self.state = Rexp3State()
         self._asked: tuple[int, Index, NDArray[np.float64], int] | None = None  # round, clients, pi (or p), N
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
@@ -99,39 +102,25 @@ class Rexp3:
         return Cohort(chosen, inclusion=None if self.preset == "fedacs" else odds, why=why)
 
     def observe(self, result: RoundResult) -> None:
-        """Eq. 4 and 5, after a restart where one is due."""
+        """Eq. 4 and 5, after a restart if one is due."""
         s = self.state
-        s.grow(int(result.clients.max(initial=-1)) + 1)
+        s.grow_for(result.clients)
         if self._batch(result.index) != s.batch:
             s.batch = self._batch(result.index)
             s.weight[:] = 0.0
-        if not result.replied.any():
+        who, q = reported_skewness(s, result, math.inf if self.preset == "fedacs" else CLIP)
+        if who.size == 0:
             return
-        insight = result.signals["insight"]
-        good = np.flatnonzero(result.replied & np.isfinite(insight).all(axis=1))
-        if good.size < 2:
-            return
-        who = result.clients[good]
-        clip = math.inf if self.preset == "fedacs" else CLIP
-        q = skewness(insight[good], known_samples(s.samples[who]), clip)
         odds, n = self._odds_at_the_draw(result, who)
         s.weight[who] += self._gain(q, odds, n, result.clients.size).astype(np.float32)
         s.weight -= _log_mean(s.weight)
-
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)
 
     def _batch(self, index: int) -> int:
         """Which batch of rounds this one belongs to."""
         return index // self.restart if self.restart else 0
 
     def _weights(self, clients: Index, index: int) -> Real:
-        """ln w_i; all alike in the first round after a restart."""
+        """ln w_i; 0 for everybody in the first round after a restart."""
         s = self.state
         return s.weight[clients] if self._batch(index) == s.batch else np.zeros(clients.size, np.float32)
 

@@ -1,4 +1,4 @@
-"""Round-robin: who waited longest goes first.
+"""Round-robin: whoever has waited longest goes first.
 
     A textbook schedule; in federated learning compared with random choice and proportional fairness by
     Howard H. Yang, Zuozhu Liu, Tony Q. S. Quek, H. Vincent Poor.
@@ -6,8 +6,8 @@
     https://arxiv.org/abs/1908.06287
 
 With L(i) the round in which client i was last asked (-1: never) and h(i) how often, the cohort is the K available
-clients that come first by (L(i), h(i)); ties are drawn by lot. If all are always available, nobody waits longer than
-ceil(N / K) rounds, and no two clients ever differ by more than one turn.
+clients that come first by (L(i), h(i)); ties are broken at random. If all are always available, nobody waits longer
+than ceil(N / K) rounds, and no two clients ever differ by more than one turn.
 
 Departures from the paper
     * The paper forms fixed groups and goes through them; here groups form as clients are available.
@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcohort.core import draw
 from fedcohort.core.table import Table, column
-from fedcohort.types import Arrays, Cohort, Index, Round, RoundResult
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Round, RoundResult
 
 
 @dataclass
@@ -36,14 +35,14 @@ class RoundRobinState(Table):
     turns: Index = column(0, np.int64)  # h(i)
 
 
-class RoundRobin:
-    """Everybody in turn."""
+class RoundRobin(StatefulSelector[RoundRobinState]):
+    """Ask everybody in turn.
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    exempt: ClassVar[Mapping[str, str]] = {"learns": "gives everybody the same number of turns"}
+    >>> RoundRobin().needs
+    frozenset()
+    """
 
-    def __init__(self) -> None:
-        self.state = RoundRobinState()
+    exempt: Mapping[str, str] = {"learns": "gives everybody the same number of turns"}
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """The K that waited longest."""
@@ -59,11 +58,3 @@ class RoundRobin:
             self.state.grow(int(result.clients.max()) + 1)
         self.state.last[result.clients] = result.index
         self.state.turns[result.clients] += 1
-
-    def state_dict(self) -> Arrays:
-        """The queue."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)

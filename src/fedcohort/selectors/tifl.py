@@ -5,43 +5,44 @@
 
 Clients are profiled and sorted by latency L_i into m tiers of equal size. Each round one tier is drawn among those
 with credits left, with probabilities P, and K of its clients uniformly: nobody waits for somebody much slower. Every I
-rounds the accuracy A_t of each tier is measured (the mean over its clients). If that of the running tier has not got
-better since the last time, the probabilities change: with the n tiers that have credits in ascending order of accuracy,
+rounds the accuracy A_t of each tier is measured (the mean over its clients). If that of the running tier has not
+improved since the last time, the probabilities change: with the n tiers that have credits, worst accuracy first,
 
     P_(j) = (n - j) / (n (n - 1) / 2),   j = 1 .. n          the worst tier is drawn most, the best not at all     (1)
     Credits_t <- Credits_t - 1                                after each round of tier t                           (2)
 
 Departures from the paper
-    * Its text was not at hand: (1), (2) and the condition are from memory [MEM].
-    * Accuracy is asked of at most `sample` clients in each tier by a paid probe every I rounds (accuracy="probe"), or
-      inferred for free from the loss that the cohort reports (accuracy="reports": low loss for high accuracy). The
+    * Its text was not available: (1), (2) and the condition are from memory.
+    * Every I rounds, at most `sample` clients of each tier are probed for their accuracy (accuracy="probe"), or it is
+      inferred for free from the losses that the cohort reports (accuracy="reports": low loss for high accuracy). The
       paper evaluates every client.
-    * L_i is the profile `expected_seconds` until the server has measured the client, then a mean over its rounds that
-      forgets (half of the weight on the newest); unknown ones count as the median. Tiers follow it.
-    * Credits are a multiple of a tier's equal share of the planned rounds; they are given out anew when no tier has any
-      left, for a run may be longer than planned.
-    * A tier with fewer available clients than K is filled up from the tiers next to it [REC].
-    * Losses that are reported are clipped within the tier at five times the median: one liar does not move its tier.
+    * L_i is the profile `expected_seconds` until the server has measured the client, then a moving mean over its rounds
+      (half of the weight on the newest); unknown ones count as the median. Tiers follow it.
+    * Credits are a multiple of a tier's equal share of the planned rounds; when no tier has any left, all get new ones,
+      because a run may be longer than planned.
+    * A tier with fewer available clients than K is filled up from the tiers next to it.
+    * Reported losses are clipped within the tier at five times the median: one liar does not move its tier.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.core.table import Table, TableError, column, ragged
-from fedcohort.errors import check
-from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult, Signals
+from fedcohort.core.constraints import Choice, Count, Interval
+from fedcohort.core.table import Table, block, column
+from fedcohort.errors import checked
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Real, Round, RoundResult, Signals
 
 Double = NDArray[np.float64]
 KEEP = 0.5  # weight of the past in a latency
-CLIP = 5.0  # medians that a reported loss may count
+CLIP = 5.0  # medians at which a reported loss is cut
 
 
 @dataclass
@@ -49,34 +50,38 @@ class TiflState(Table):
     """Latencies of the clients; odds, credits and accuracies of the tiers."""
 
     seconds: Real = column(-1.0)  # L_i as measured; negative: never
-    odds: Double = ragged()  # P
-    spent: Double = ragged()  # rounds of each tier since credits were given out
-    quality: Double = ragged()  # A_t when last measured (or minus the loss)
-    measured: NDArray[np.bool_] = ragged(np.bool_)  # whether it was
+    odds: Double = block((5,))  # P
+    spent: Double = block((5,))  # rounds of each tier since credits were given out
+    quality: Double = block((5,))  # A_t when last measured (or minus the loss)
+    measured: NDArray[np.bool_] = block((5,), False, np.bool_)  # whether it was
 
 
-class Tifl:
+class Tifl(StatefulSelector[TiflState]):
     """Draw a tier of equally fast clients, more often one whose accuracy lags behind.
 
-    The paper's symbol for each parameter is given in brackets.
+    Args:
+        tiers: how many [m], 1 to 100.
+        interval: rounds between measurements [I].
+        accuracy: from a "probe", or inferred from the losses in the "reports".
+        sample: clients probed in each tier.
+        credits: rounds that a tier may run, in equal shares of the planned rounds [Credits_t]; at least 1.
+        rounds: planned rounds.
+
+    >>> sorted(Tifl(accuracy="reports").needs)
+    ['expected_seconds', 'loss_before']
     """
 
+    @checked
     def __init__(
         self,
         *,
-        tiers: int = 5,  # [m]
-        interval: int = 10,  # [I] rounds
-        accuracy: str = "probe",  # or "reports"
-        sample: int = 10,  # clients probed in each tier
-        credits: float = 2.0,  # [Credits_t] in equal shares of the planned rounds
-        rounds: int = 100,  # planned rounds
+        tiers: Annotated[int, Interval(1, 100)] = 5,
+        interval: Count = 10,
+        accuracy: Annotated[str, Choice("probe", "reports")] = "probe",
+        sample: Count = 10,
+        credits: Annotated[float, Interval(1, ends="[)")] = 2.0,
+        rounds: Count = 100,
     ) -> None:
-        check(1 <= tiers <= 100, f"tiers = {tiers}", "there are 1 to 100 tiers", "use e.g. 5")
-        check(interval >= 1, f"interval = {interval}", "it has at least one round", "use e.g. 10")
-        check(accuracy in ("probe", "reports"), f"accuracy = {accuracy!r}", "no such source", "use probe or reports")
-        check(sample >= 1, f"sample = {sample}", "somebody must be asked", "use e.g. 10")
-        check(credits >= 1, f"credits = {credits}", "below 1 the tiers cannot fill all rounds", "use e.g. 2")
-        check(rounds >= 1, f"rounds = {rounds}", "a run has at least one round", "use e.g. 100")
         self.tiers, self.interval, self.accuracy, self.sample = tiers, interval, accuracy, sample
         self.credits = max(1, math.ceil(credits * rounds / tiers))
         self.needs = frozenset({"expected_seconds", "probe_accuracy" if accuracy == "probe" else "loss_before"})
@@ -114,7 +119,7 @@ class Tifl:
     def observe(self, result: RoundResult) -> None:
         """Latencies, credits (eq. 2), and every I rounds the accuracies and odds (eq. 1)."""
         s, told = self.state, result.clients
-        s.grow(int(told.max(initial=-1)) + 1)
+        s.grow_for(told)
         if self._asked is not None and self._asked[0] == result.index and told.size:
             _, tier, tiers = self._asked
             s.spent[tier] += 1.0
@@ -124,16 +129,6 @@ class Tifl:
         self._asked = None
         known = s.seconds[told] >= 0
         s.seconds[told] = np.where(known, KEEP * s.seconds[told] + (1 - KEEP) * result.duration, result.duration)
-
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        if "odds" in arrays and np.shape(arrays["odds"]) != (self.tiers,):
-            raise TableError(f"odds: saved as {np.shape(arrays['odds'])}, expected {self.tiers} tiers")
-        self.state.load_arrays(arrays)
 
     def _tiers(self, rnd: Round) -> NDArray[np.int8]:
         """The tier of every slot, 0 the fastest: latency between m - 1 quantiles."""
@@ -152,7 +147,7 @@ class Tifl:
         return np.searchsorted(border, seconds, side="right").astype(np.int8)
 
     def _odds(self, there: NDArray[np.bool_]) -> Double:
-        """P over the tiers that have clients here and credits left; all alike where that leaves nothing."""
+        """P over the tiers that have available clients and credits left; equal odds if that leaves nothing."""
         s = self.state
         funded = s.spent < self.credits
         for mask in (there & funded & (s.odds > 0), there & funded, there):
@@ -165,11 +160,11 @@ class Tifl:
     def _compare(self, result: RoundResult, running: int, tiers: NDArray[np.int8]) -> None:
         """Measure the tiers; change the odds if the running one has not improved."""
         s = self.state
-        now, heard = self._measure(result, tiers)
+        now, known = self._measure(result, tiers)
         due = result.index % self.interval == 0 and result.index > 0
         before = s.quality[running] if s.measured[running] else -math.inf
-        s.quality, s.measured = np.where(heard, now, s.quality), s.measured | heard
-        if not due or not heard[running] or now[running] > before or s.measured.sum() < 2:
+        s.quality, s.measured = np.where(known, now, s.quality), s.measured | known
+        if not due or not known[running] or now[running] > before or s.measured.sum() < 2:
             return
         rated = np.flatnonzero(s.measured & (s.spent < self.credits))
         if rated.size >= 2:
@@ -183,17 +178,17 @@ class Tifl:
             signals = None if result.probed is None else result.probed.signals
             clients, name = (result.clients if result.probed is None else result.probed.clients), "probe_accuracy"
             ok = np.ones(clients.size, np.bool_)
-        mean, heard = np.zeros(self.tiers), np.zeros(self.tiers, np.bool_)
+        mean, known = np.zeros(self.tiers), np.zeros(self.tiers, np.bool_)
         if signals is None or name not in signals:
-            return mean, heard
+            return mean, known
         value = np.asarray(signals[name], np.float64)
         good = ok & np.isfinite(value)
         for t in range(self.tiers):
             mine = value[good & (tiers[clients] == t)]
             if mine.size:
-                heard[t] = True
+                known[t] = True
                 mean[t] = mine.clip(0, 1).mean() if self.accuracy == "probe" else -_clipped_mean(mine)
-        return mean, heard
+        return mean, known
 
 
 def change_odds(quality: Double, rated: Index) -> Double:

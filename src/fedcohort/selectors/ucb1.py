@@ -1,38 +1,37 @@
-"""UCB1: the mean so far, and the benefit of the doubt.
+"""UCB1: the mean reward so far, plus a bonus for clients that are little known.
 
     Peter Auer, Nicolo Cesa-Bianchi, Paul Fischer. Finite-time Analysis of the Multiarmed Bandit Problem. Machine
     Learning 47, 2002. Several at once (CUCB): Wei Chen, Yajun Wang, Yang Yuan. Combinatorial Multi-Armed Bandit:
     General Framework and Applications. ICML 2013.
 
-A client paid n_k times, with mean pay y_k in [0, 1] (see `reward`), has in round t (1-based) the index
+A client with n_k rewards of mean y_k in [0, 1] (`_parts/bandit_reward.py`) has in round t (from 1) the index
 
     index_k = y_k + c sqrt( 2 ln t / n_k ),     infinite while n_k = 0                                       (1)
     S       = the K clients of largest index                                                                 (2)
 
 Departures from the source
-    * K clients at once, and t counts rounds, as in CUCB (which has 3/2 in place of 2). Ties by lot.
-    * The reward is ours; a client that was asked and did not reply is paid 0. A reply whose numbers make no sense
-      counts as asked (n_k grows) and leaves the mean.
-    * `forget` < 1 discounts all sums in every round (Garivier and Moulines 2011): pay is not stationary, for clients
-      learn. 1, the default, is UCB1.
-    * With more clients than K times the rounds everybody is untried: the choice is uniform, as published.
+    * K clients at once, and t counts rounds, as in CUCB (which has 3/2 instead of 2). Ties are broken at random.
+    * The reward is ours; a client that was asked and did not reply gets 0. A reply whose numbers make no sense
+      counts as asked (n_k grows) and leaves the mean as it is.
+    * `forget` < 1 discounts all sums in every round (Garivier and Moulines 2011): rewards drift as the model learns.
+      1, the default, is UCB1.
+    * With more clients than K times the rounds, nobody is tried twice: the choice is uniform, as published.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Factor, NotNegative
 from fedcohort.core.table import column
-from fedcohort.errors import check
-from fedcohort.selectors._parts.bandit_reward import RewardState, needs, reward
-from fedcohort.selectors._parts.flash_context import best
-from fedcohort.types import Arrays, Cohort, Index, Real, Round, RoundResult
+from fedcohort.errors import checked
+from fedcohort.selectors._parts.bandit_reward import REWARDS, RewardKind, RewardState, reward
+from fedcohort.selectors._parts.scoring import best
+from fedcohort.selectors.base import StatefulSelector
+from fedcohort.types import Cohort, Index, Real, Round, RoundResult
 
 
 @dataclass
@@ -43,21 +42,23 @@ class UCB1State(RewardState):
     times: Real = column(0.0)  # n_k, discounted where `forget` says so
 
 
-class UCB1:
-    """Ask those that may be best. The source's symbol for each parameter is given in brackets."""
+class UCB1(StatefulSelector[UCB1State]):
+    """Ask the clients that may be best.
 
-    def __init__(
-        self,
-        *,
-        explore: float = 1.0,  # [c]
-        forget: float = 1.0,  # [gamma] of discounted UCB
-        reward: str = "improvement",  # or "utility"
-    ) -> None:
-        check(explore >= 0, f"explore = {explore}", "it must not be negative", "1 is the source's")
-        check(0 < forget <= 1, f"forget = {forget}", "a factor in (0, 1]", "1 forgets nothing")
-        self.needs = needs(reward)
+    Args:
+        explore: weight of the bonus [c]; 1 is the source's.
+        forget: factor on all sums in every round [gamma of discounted UCB]; 1 forgets nothing.
+        reward: "improvement" (share of the loss removed, per second) or "utility" (Oort's, per second).
+
+    >>> sorted(UCB1(explore=0.3).needs)
+    ['loss_after', 'loss_before']
+    """
+
+    @checked
+    def __init__(self, *, explore: NotNegative = 1.0, forget: Factor = 1.0, reward: RewardKind = "improvement") -> None:
+        super().__init__()
+        self.needs = frozenset(REWARDS[reward])
         self.explore, self.forget, self.reward = explore, forget, reward
-        self.state = UCB1State()
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Eqs. 1 and 2."""
@@ -75,20 +76,12 @@ class UCB1:
         return Cohort(chosen, why={"score": mean + extra, "mean": mean, "bonus": extra})
 
     def observe(self, result: RoundResult) -> None:
-        """A running mean of the pay."""
+        """A running mean of the rewards."""
         s, told = self.state, result.clients
-        s.grow(int(told.max(initial=-1)) + 1)
+        s.grow_for(told)
         y, counts = reward(s, result, self.reward)
         if self.forget < 1:
             s.times *= np.float32(self.forget)
         s.times[told] += 1
         who = told[counts]
         s.mean[who] += (y[counts] - s.mean[who]) / s.times[who]
-
-    def state_dict(self) -> Arrays:
-        """All that is needed to go on in another process."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)

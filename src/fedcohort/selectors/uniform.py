@@ -1,4 +1,4 @@
-"""Uniform: draw by lot.
+"""Uniform: every available client is equally likely.
 
     H. Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüera y Arcas.
     Communication-Efficient Learning of Deep Networks from Decentralized Data. AISTATS 2017.
@@ -15,30 +15,22 @@ Departures from the paper
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.core.table import Table
-from fedcohort.types import Arrays, Cohort, Round, RoundResult
+from fedcohort.selectors.base import NoState, StatefulSelector
+from fedcohort.types import Cohort, Round, RoundResult
 
 
-@dataclass
-class UniformState(Table):
-    """Nothing is remembered."""
+class Uniform(StatefulSelector[NoState]):
+    """Draw uniformly at random: the baseline of everything.
 
+    >>> Uniform().needs
+    frozenset()
+    """
 
-class Uniform:
-    """Every available client is as likely as any other, whatever it did before."""
-
-    needs: ClassVar[frozenset[str]] = frozenset()
-    exempt: ClassVar[Mapping[str, str]] = {"learns": "draws by lot and remembers nothing"}
-
-    def __init__(self) -> None:
-        self.state = UniformState()
+    exempt: Mapping[str, str] = {"learns": "draws uniformly at random and remembers nothing"}
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Eq. 1."""
@@ -48,11 +40,3 @@ class Uniform:
 
     def observe(self, result: RoundResult) -> None:
         """Nothing to learn."""
-
-    def state_dict(self) -> Arrays:
-        """No state."""
-        return self.state.to_arrays()
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.state.load_arrays(arrays)

@@ -3,28 +3,35 @@
 "joint" is the papers' network: the blocks of all clients in, one value per client out. Its first layer has N f H
 weights, so it ends at some ten thousand clients. "shared" values every client by one small network of its own block
 and the common row, whoever it is: N f H multiplications for a choice, any number of clients, and newcomers are known
-by what they show. In "shared", the maximum of eq. 2 of `double_dqn.py` is over `CANDIDATES` clients drawn by lot.
+by what they show. In "shared", the maximum of eq. 2 of `double_dqn.py` is over `CANDIDATES` random clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Interval, Positive
 from fedcohort.core.rng import generator
 from fedcohort.core.table import column, ragged
 from fedcohort.core.threads import one_thread
-from fedcohort.errors import BadParameter, StateMismatch, check
+from fedcohort.errors import BadParameter, StateMismatch, check_fields
 from fedcohort.selectors._parts import weight_embedding as blocks
 from fedcohort.selectors._parts.double_dqn import AgentState, DoubleDQN
 from fedcohort.selectors._parts.weight_embedding import WeightState
+from fedcohort.selectors.base import StatefulSelector
 from fedcohort.types import Index, Probed, Real, Round, RoundResult
 
 Single = NDArray[np.float32]
+Network = Annotated[str, Choice("joint", "shared")]
+WarmUpMode = Annotated[str, Choice("probe", "none")]
+Reference = Annotated[str, Choice("model", "fit")]
+Discount = Annotated[float, Interval(0, 1, ends="[)")]
 INPUTS = 2**11  # of the joint network, that the number of components is chosen for
 MAX_WEIGHTS = 2**24  # weights of the first layer at most
 CANDIDATES = 64  # clients that the shared network looks at for the value of a state
@@ -49,44 +56,35 @@ class LearnerState(AgentState, WeightState):
 class Learner:
     """Options of the agent, its memory and its state. What it knows is in the :class:`LearnerState` handed in."""
 
-    network: str = "joint"  # or "shared"
-    warmup: str = "probe"  # one epoch of all clients, once; "none": random projection of what comes in
-    reference: str = "model"  # or "fit"
-    components: int | None = None  # [k]; None: as many as fit
-    hidden: int | None = None  # [H]; None: 64 joint, 32 shared
-    lr: float = 0.01
-    discount: float = 0.9  # [gamma]
-    memory: int = 1000  # steps
-    batch: int = 50  # steps in a batch
-    steps: int = 4  # Adam steps a round
-    copy_every: int = 10  # rounds
+    network: Network = "joint"
+    warmup: WarmUpMode = "probe"  # one epoch of all clients, once; "none": random projection of what comes in
+    reference: Reference = "model"
+    components: Count | None = None  # [k]; None: as many as fit
+    hidden: CountOrZero | None = None  # [H]; None: 64 joint, 32 shared
+    lr: Positive = 0.01
+    discount: Discount = 0.9  # [gamma]
+    memory: Count = 1000  # steps
+    batch: Count = 50  # steps in a batch
+    steps: Count = 4  # Adam steps a round
+    copy_every: Count = 10  # rounds
     centre: bool = True  # rewards are taken against their mean in the memory
-    horizon: int = 0  # rounds of an episode; 0: not known
+    horizon: CountOrZero = 0  # rounds of an episode; 0: not known
     common: bool = False  # the state has a row that belongs to no client
-    seed: int = 0
-    agent: DoubleDQN = field(init=False)
+    seed: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        _one_of("network", self.network, "joint", "shared")
-        _one_of("warmup", self.warmup, "probe", "none")
-        _one_of("reference", self.reference, "model", "fit")
-        for name in ("memory", "batch", "steps", "copy_every"):
-            check(getattr(self, name) >= 1, f"{name} = {getattr(self, name)}", "it is at least 1", "use the default")
-        check(0 <= self.discount < 1, f"discount = {self.discount}", "it lies in [0, 1)", "use 0.9")
-        check(self.lr > 0, f"lr = {self.lr}", "it is positive", "use 0.01")
-        check(self.components is None or self.components >= 1, f"components = {self.components}", "at least 1", "use 8")
-        check((self.hidden or 0) >= 0 and self.horizon >= 0, "hidden, horizon", "not negative", "use the defaults")
+        check_fields(self)
+
+    @cached_property
+    def agent(self) -> DoubleDQN:
+        """The network and how it learns."""
         hidden = self.hidden if self.hidden is not None else 64 if self.network == "joint" else 32
-        object.__setattr__(self, "agent", DoubleDQN(hidden, self.lr, self.discount))
+        return DoubleDQN(hidden, self.lr, self.discount)
 
     @property
     def needs(self) -> frozenset[str]:
-        """Weights that arrive, the new model, and one epoch of everybody where asked for."""
+        """Weights that arrive, the new model, and the weights after one epoch of everybody if warmup="probe"."""
         return frozenset({"weights", "model"} | ({"probe_weights"} if self.warmup == "probe" else set()))
-
-    def probe(self, s: LearnerState, rnd: Round) -> Index:
-        """Everybody, until the first blocks are there."""
-        return rnd.available if self.warmup == "probe" and not s.started else np.empty(0, np.int64)
 
     def ready(self, s: LearnerState) -> bool:
         """There is an agent, and a state to look at."""
@@ -170,8 +168,8 @@ class Learner:
         if s.step % self.copy_every == 0:
             self.agent.copy(s)
 
-    def load(self, s: LearnerState, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of `to_arrays`. Refuses an agent of another size."""
+    def check_size(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Refuse the saved state of an agent of another size."""
         units, outputs = (np.asarray(arrays[k]).shape[-1] if k in arrays else 0 for k in ("b1", "b2"))
         if outputs and (units != self.agent.hidden or (self.network == "shared" and outputs != 1)):
             raise StateMismatch(
@@ -179,7 +177,6 @@ class Learner:
                 f"this one has network={self.network!r} with {self.agent.hidden} hidden units",
                 "use the options it was saved with",
             )
-        s.load_arrays(arrays)
 
     def _joint_step(self, s: LearnerState, rng: np.random.Generator) -> None:
         """A batch of steps with all their sub-actions."""
@@ -208,7 +205,7 @@ class Learner:
         self.agent.fit(s, x, np.arange(at.size), np.zeros(at.size, np.int64), self._target(s, at, future[turn]))
 
     def _target(self, s: LearnerState, at: Index, future: Real) -> Single:
-        """Eq. 2 of the agent, with rewards against their mean where asked for."""
+        """Eq. 2 of the agent, with rewards against their mean if `centre`."""
         middle = float(s.act_reward.mean()) if self.centre else 0.0
         return (s.act_reward[at] - middle + self.discount * future).astype(np.float32)
 
@@ -245,7 +242,7 @@ class Learner:
         return np.clip(out, -blocks.LIMIT, blocks.LIMIT)
 
     def _components(self, s: LearnerState, extras: int) -> int:
-        """[k]: as asked for, or so many that the inputs of the joint network stay few."""
+        """[k]: as given, or as many as keep the inputs of the joint network few."""
         if self.components is not None:
             return self.components
         if self.network == "shared":
@@ -254,7 +251,7 @@ class Learner:
         return int(np.clip(spare, 2, 64))
 
     def _fit_size(self, s: LearnerState) -> None:
-        """Build the network when the first blocks are there; widen it when clients have come."""
+        """Build the network when the first blocks are there; widen it when clients have registered."""
         f, n = s.now.shape[1], s.rows
         s.now, s.base = (np.concatenate([a, np.zeros((n - a.shape[0], f), np.float32)]) for a in (s.now, s.base))
         common, own = f if self.common else 0, f + s.profile.shape[1]
@@ -271,15 +268,38 @@ class Learner:
             self.agent.grow(s, inputs, outputs)
 
 
+L = TypeVar("L", bound=LearnerState)
+
+
+class AgentSelector(StatefulSelector[L]):
+    """Base of FLASH-RL and FAVOR: an agent at work on the weights of the clients."""
+
+    learner: Learner
+
+    def probe(self, rnd: Round, rng: np.random.Generator) -> Index:
+        """Warm-up: one epoch of everybody, until the first blocks are there."""
+        del rng
+        warm = self.learner.warmup == "probe" and not self.state.started
+        return rnd.available if warm else np.empty(0, np.int64)
+
+    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of `state_dict`; refuses an agent of another size."""
+        self.learner.check_size(arrays)
+        super().load_state_dict(arrays)
+
+
+def usable_weights(result: RoundResult) -> Index:
+    """Rows that replied with finite weights, if there is a new model to compare them with."""
+    if result.model is None or not np.isfinite(result.model).all():
+        return np.empty(0, np.int64)
+    return np.flatnonzero(result.replied & np.isfinite(np.asarray(result.signals["weights"])).all(axis=1))
+
+
 def learn_profiles(s: LearnerState, rnd: Round, names: tuple[str, ...]) -> None:
-    """Make room for new clients; what is known of them comes with the room. Rows that exist are not touched."""
+    """Make room for new clients and store their profiles. Rows that exist are not touched."""
     old = s.rows
     s.grow(rnd.population)
     if names and s.rows > old:
         for j, name in enumerate(names):
             fresh = np.asarray(rnd.profiles[name], np.float64)[old : s.rows]
             s.profile[old:, j] = np.log1p(np.maximum(np.nan_to_num(fresh, posinf=0.0), 0.0))
-
-
-def _one_of(name: str, value: str, *allowed: str) -> None:
-    check(value in allowed, f"{name} = {value!r}", f"it is one of {', '.join(allowed)}", f"use {allowed[0]!r}")

@@ -1,27 +1,30 @@
-"""The newest updates of the clients heard last: what selectors by similarity remember (clustered, DivFL)."""
+"""The newest updates of the clients that replied last: what selectors by similarity remember (clustered, DivFL)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Choice
 from fedcohort.core.table import Table, ragged
 from fedcohort.types import Index, RoundResult
 
 Double = NDArray[np.float64]
+UpdateSignal = Annotated[str, Choice("last_layer_delta", "delta")]
 
 
 @dataclass
-class DirectionsState(Table):
+class UpdateMemory(Table):
     """A row per remembered client, oldest first."""
 
     who: Index = ragged(np.int64)
     row: NDArray[np.float32] = ragged(np.float32, 2)  # its update as last uploaded
 
 
-def remember(state: DirectionsState, result: RoundResult, name: str, memory: int) -> None:
+def remember(state: UpdateMemory, result: RoundResult, name: str, memory: int) -> None:
     """Take in the finite updates of a round; forget the oldest beyond `memory` (and all, if the width has changed)."""
     if not result.replied.any():
         return

@@ -1,62 +1,66 @@
-"""What every wrapper of a selector shares: forward what it does not change, and give the inner one a consistent view.
+"""What every wrapper of a selector shares: forward what it does not change, and show the inner one a consistent view.
 
 * `needs`, `probe`, state (under the prefix "inner.") and exemptions are the inner selector's.
-* The inner selector is asked with a narrowed round: fewer available clients, or fewer seats. `probe` and `select`
+* The inner selector is asked with a narrowed round: fewer available clients, or a smaller size. `probe` and `select`
   narrow it in the same way, so that whoever is probed can be chosen.
-* `observe` shows the inner selector every dispatched client, whoever chose it: it is told the whole truth.
-* Seats that a wrapper fills itself carry neutral directives (full work, nothing dropped, drawn once) and NaN in the
-  parts of the inner score. Inclusion probabilities are then unknown, unless the wrapper filled every seat.
+* `observe` shows the inner selector every dispatched client, whoever chose it.
+* Clients that a wrapper adds itself carry neutral directives (full work, nothing dropped, drawn once) and NaN in the
+  parts of the inner score. Inclusion probabilities are then unknown, unless the wrapper chose the whole cohort.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.core.table import Table
 from fedcohort.errors import check
-from fedcohort.protocols import Prober, Selector
+from fedcohort.protocols import Exempting, Prober, Selector
+from fedcohort.selectors.base import S, StatefulSelector
 from fedcohort.selectors.uniform import Uniform
-from fedcohort.types import Array, Arrays, Cohort, Index, Round, RoundResult
+from fedcohort.types import Array, Cohort, Index, Round, RoundResult
 
 NEVER = -(2**31)  # a round long before the first
-INNER = "inner."  # prefix of the inner selector's state
 NEUTRAL: Mapping[str, float] = {"work": 1.0, "drop": 0.0, "multiplicity": 1.0}  # directives of an ordinary client
 
 
-@dataclass
-class NoState(Table):
-    """For wrappers that remember nothing themselves."""
+class Wrapper(StatefulSelector[S]):
+    """Delegates everything to `inner` (uniform by default). Subclasses override `narrow`, `select` or `learn`.
 
+    Args:
+        inner: the selector that is wrapped.
+        inexact: why the cohort may be smaller than the inner selector's, if it may.
 
-class Wrapper:
-    """Delegates everything to `inner` (uniform by default). Subclasses override `narrow`, `select` or `learn`."""
+    >>> from fedcohort.selectors.base import NoState
+    >>> class Plain(Wrapper[NoState]):
+    ...     pass
+    >>> Plain(Uniform()).needs
+    frozenset()
+    """
 
-    state: Table
+    nested = ("inner",)
 
-    def __init__(self, inner: Selector | None = None) -> None:
+    def __init__(self, inner: Selector | None = None, *, inexact: str = "") -> None:
+        super().__init__()
         self.inner: Selector = Uniform() if inner is None else inner
         check(
             isinstance(self.inner, Selector),
             f"inner = {inner!r}",
             "a wrapper needs a selector object",
-            "pass e.g. inner=Oort(), or make the whole from text: make_selector(\"warm-up(inner='oort')\")",
+            "pass e.g. inner=Oort(), or use a text: make_selector(\"warm-up(inner='oort')\")",
         )
-        self.needs: frozenset[str] = self.inner.needs
-        self.exempt: Mapping[str, str] = {**getattr(self.inner, "exempt", {})}  # what cannot hold inside cannot here
-        self.state = NoState()
+        self.needs = self.inner.needs
+        exempt = self.inner.exempt if isinstance(self.inner, Exempting) else {}  # what cannot hold inside cannot here
+        self.exempt = {**exempt, "exact_size": inexact} if inexact else {**exempt}
 
     def narrow(self, rnd: Round) -> Round:
-        """The round as the inner selector sees it; a function of state and round alone. The whole round here."""
+        """The round as the inner selector sees it: a function of state and round. By default the whole round."""
         return rnd
 
     def probe(self, rnd: Round, rng: np.random.Generator) -> Index:
-        """Whom the inner selector wants to ask, if it asks at all."""
+        """Whom the inner selector wants to probe, if it probes at all."""
         if not isinstance(self.inner, Prober):
             return np.empty(0, np.int64)
         return self.inner.probe(self.narrow(rnd), rng)
@@ -68,25 +72,12 @@ class Wrapper:
 
     def observe(self, result: RoundResult) -> None:
         """Learn, then show the inner selector everybody that was asked."""
-        self.state.grow(int(result.clients.max(initial=-1)) + 1)
+        self.state.grow_for(result.clients)
         self.learn(result)
         self.inner.observe(result)
 
     def learn(self, result: RoundResult) -> None:
-        """What the wrapper itself remembers of a round. Nothing here."""
-
-    def state_dict(self) -> Arrays:
-        """The wrapper's own columns, and the inner selector's under a prefix."""
-        inner = {INNER + name: value for name, value in self.inner.state_dict().items()}
-        return {**self.state.to_arrays(), **inner}
-
-    def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of :meth:`state_dict`; a refusal by either part changes neither."""
-        fresh = replace(self.state)
-        fresh.load_arrays({name: value for name, value in arrays.items() if not name.startswith(INNER)})
-        inner = {name.removeprefix(INNER): value for name, value in arrays.items() if name.startswith(INNER)}
-        self.inner.load_state_dict(inner)
-        self.state = fresh
+        """What the wrapper itself remembers of a round; by default nothing."""
 
 
 def join(chosen: Cohort, extra: Index, mark: str) -> Cohort:
@@ -114,13 +105,13 @@ def others(available: Index, chosen: Index) -> Index:
 
 
 def fill_up(rnd: Round, chosen: Cohort, urgency: Array, rng: np.random.Generator, mark: str) -> Cohort:
-    """Give empty seats to available clients that the inner selector was not offered, the most urgent first.
+    """Fill the cohort with available clients that the inner selector was not offered, the most urgent first.
 
-    `urgency` is a column over all slots that depends on nothing a client reports; ties are drawn by lot.
+    `urgency` is a column over all slots that depends on nothing a client reports; ties are broken at random.
     """
     rest = others(rnd.available, chosen.clients)
-    seats = min(rnd.size, rnd.available.size) - chosen.clients.size
-    return join(chosen, rest[draw.top(urgency[rest], seats, rng)], mark)
+    places = min(rnd.size, rnd.available.size) - chosen.clients.size
+    return join(chosen, rest[draw.top(urgency[rest], places, rng)], mark)
 
 
 def _extend(column: Array, rows: int, value: float) -> Array:

@@ -1,13 +1,13 @@
 """Blocklist: some clients are never asked, and those that keep failing rest.
 
-    the clients on the list are never asked; who stayed away (FAILED, LATE or REJECTED) n times in a row rests for
-    R rounds and then has one chance                                                                               (1)
+    clients on the list are never asked; a client that did not reply (FAILED, LATE or REJECTED) n times in a row
+    rests for R rounds and then has one chance                                                                     (1)
 
-How state, probes, directives and inclusion pass through a wrapper is written in base.py.
+`base.py` says how state, probes, directives and inclusion pass through a wrapper.
 
-Departures from a paper: there is none to depart from. Choices made here:
-    * The list is kept even if the cohort gets smaller; `fill=True` fills it up with those that have rested longest
-      (never with those on the list).
+Departures from the paper: none, there is no paper. Choices made here:
+    * Blocked clients are not asked even if the cohort gets smaller; `fill=True` adds those that have rested longest
+      (never those on the list).
     * A round in which nobody replied says more about the server than about the clients: it blocks nobody.
 """
 
@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Count, CountOrZero
 from fedcohort.core.table import Table, column
-from fedcohort.errors import check
+from fedcohort.errors import check, checked
 from fedcohort.protocols import Selector
 from fedcohort.selectors.wrappers.base import NEVER, Wrapper, fill_up
 from fedcohort.types import Cohort, Index, Real, Round, RoundResult
@@ -28,35 +29,43 @@ from fedcohort.types import Cohort, Index, Real, Round, RoundResult
 
 @dataclass
 class BlocklistState(Table):
-    """Who stayed away how often."""
+    """Who failed to reply how often."""
 
     misses: Real = column(0.0)  # times in a row without a valid reply
     until: NDArray[np.int64] = column(NEVER, np.int64)  # first round in which the client may be asked again
 
 
-class Blocklist(Wrapper):
-    """Never ask the clients on the list; let those that keep failing rest."""
+class Blocklist(Wrapper[BlocklistState]):
+    """Never ask the clients on the list; let those that keep failing rest.
 
-    state: BlocklistState
+    Args:
+        inner: any selector; None: uniform.
+        clients: slots that are never asked.
+        misses: rounds in a row without a valid reply after which a client rests [n]; 0: it never rests.
+        rounds: of rest [R].
+        fill: complete a cohort that is too small with those that have rested longest.
 
+    >>> Blocklist(clients=(3, 1, 3)).clients
+    array([1, 3])
+    """
+
+    @checked
     def __init__(
         self,
         *,
         inner: Selector | None = None,
-        clients: Sequence[int] = (),  # slots that are never asked
-        misses: int = 3,  # [n] times in a row without a valid reply; 0: never mind
-        rounds: int = 20,  # [R]
+        clients: Sequence[int] = (),
+        misses: CountOrZero = 3,
+        rounds: Count = 20,
         fill: bool = False,
     ) -> None:
-        super().__init__(inner)
-        listed = np.unique(np.asarray(clients, np.int64))
-        check(bool((listed >= 0).all()), f"clients = {clients}", "slots are not negative", "list slots of the roster")
-        check(misses >= 0, f"misses = {misses}", "a count is not negative", "use 3, or 0 for never")
-        check(rounds >= 1, f"rounds = {rounds}", "a rest has at least one round", "use e.g. 20")
-        self.clients, self.misses, self.rounds, self.fill = listed, misses, rounds, fill
-        self.state = BlocklistState()
-        if listed.size or (misses and not fill):
-            self.exempt = {**self.exempt, "exact_size": "blocked clients are not asked, even if seats stay empty"}
+        given = np.asarray(clients)
+        slots = given.ndim == 1 and (given.size == 0 or (given.dtype.kind in "iu" and bool((given >= 0).all())))
+        check(slots, f"clients = {clients!r}", "it must be a list of slots, whole numbers from 0", "use e.g. (3, 17)")
+        blocks = given.size > 0 or (misses > 0 and not fill)
+        super().__init__(inner, inexact="blocked clients are not asked" if blocks else "")
+        self.clients: Index = np.unique(given.astype(np.int64))
+        self.misses, self.rounds, self.fill = misses, rounds, fill
 
     def narrow(self, rnd: Round) -> Round:
         """Those that are neither listed nor resting (eq. 1)."""
@@ -65,7 +74,7 @@ class Blocklist(Wrapper):
         return replace(rnd, available=free[np.flatnonzero(self.state.until[free] <= rnd.index)])
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
-        """The inner choice among the others, filled up with resting ones if so wished."""
+        """The inner choice among the others, filled up with resting ones if `fill`."""
         chosen = self.inner.select(self.narrow(rnd), rng)
         if not self.fill:
             return chosen
@@ -73,7 +82,7 @@ class Blocklist(Wrapper):
         return fill_up(unlisted, chosen, -self.state.until.astype(np.float64), rng, "filled")
 
     def learn(self, result: RoundResult) -> None:
-        """Count what was missed in a row; a valid reply wipes the slate clean."""
+        """Count the misses in a row; a valid reply resets the count."""
         s, came = self.state, result.replied
         s.misses[result.clients[came]] = 0.0
         if not self.misses or not came.any():

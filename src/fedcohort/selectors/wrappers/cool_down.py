@@ -2,10 +2,10 @@
 
     who was asked in round t is not asked in rounds t + 1 .. t + R                                                 (1)
 
-How state, probes, directives and inclusion pass through a wrapper is written in base.py.
+`base.py` says how state, probes, directives and inclusion pass through a wrapper.
 
-Departures from a paper: there is none to depart from. Choices made here:
-    * The rest is kept even if the cohort gets smaller; `fill=True` fills it up with those that have rested longest.
+Departures from the paper: none, there is no paper. Choices made here:
+    * Nobody is asked while resting, even if the cohort gets smaller; `fill=True` adds those that have rested longest.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import CountOrZero
 from fedcohort.core.table import Table, column
-from fedcohort.errors import check
+from fedcohort.errors import checked
 from fedcohort.protocols import Selector
 from fedcohort.selectors.wrappers.base import NEVER, Wrapper, fill_up
 from fedcohort.types import Cohort, Round, RoundResult
@@ -29,17 +30,22 @@ class CoolDownState(Table):
     last: NDArray[np.int64] = column(NEVER, np.int64)
 
 
-class CoolDown(Wrapper):
-    """Let everybody rest for some rounds after being asked."""
+class CoolDown(Wrapper[CoolDownState]):
+    """Let everybody rest for some rounds after being asked.
 
-    state: CoolDownState
+    Args:
+        inner: any selector; None: uniform.
+        rounds: of rest [R].
+        fill: complete a cohort that is too small with those that have rested longest.
 
-    def __init__(self, *, inner: Selector | None = None, rounds: int = 1, fill: bool = False) -> None:  # [R]
-        super().__init__(inner)
-        check(rounds >= 0, f"rounds = {rounds}", "a number of rounds is not negative", "use e.g. 1")
-        self.rounds, self.fill, self.state = rounds, fill, CoolDownState()
-        if not fill:
-            self.exempt = {**self.exempt, "exact_size": "nobody is asked while resting, even if seats stay empty"}
+    >>> CoolDown(rounds=2).exempt
+    {'learns': 'draws uniformly at random and remembers nothing', 'exact_size': 'nobody is asked while resting'}
+    """
+
+    @checked
+    def __init__(self, *, inner: Selector | None = None, rounds: CountOrZero = 1, fill: bool = False) -> None:
+        super().__init__(inner, inexact="" if fill else "nobody is asked while resting")
+        self.rounds, self.fill = rounds, fill
 
     def narrow(self, rnd: Round) -> Round:
         """Those that have rested (eq. 1)."""
@@ -48,10 +54,10 @@ class CoolDown(Wrapper):
         return replace(rnd, available=rnd.available[np.flatnonzero(rested)])
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
-        """The inner choice among the rested, filled up if so wished."""
+        """The inner choice among the rested, filled up if `fill`."""
         chosen = self.inner.select(self.narrow(rnd), rng)
         return fill_up(rnd, chosen, -self.state.last.astype(np.float64), rng, "filled") if self.fill else chosen
 
     def learn(self, result: RoundResult) -> None:
-        """Note the round."""
+        """Store the round."""
         self.state.last[result.clients] = result.index

@@ -4,9 +4,9 @@
     n = eps_t K on average,  eps_t = max(eps decay^t, floor)                                                       (1)
     so that every available client is asked with probability at least eps_t K / |A|                                (2)
 
-How state, probes, directives and inclusion pass through a wrapper is written in base.py.
+`base.py` says how state, probes, directives and inclusion pass through a wrapper.
 
-Departures from a paper: there is none to depart from. Choices made here:
+Departures from the paper: none, there is no paper. Choices made here:
     * eps_t K is rounded up in some rounds and down in others, by the number of the round alone, so that the share is
       exact in the long run and a probe sees the same number of places as the choice that follows.
 """
@@ -19,45 +19,50 @@ from dataclasses import replace
 import numpy as np
 
 from fedcohort.core import draw
-from fedcohort.errors import check
+from fedcohort.core.constraints import Factor, Share
+from fedcohort.errors import checked
 from fedcohort.protocols import Selector
+from fedcohort.selectors.base import NoState
 from fedcohort.selectors.wrappers.base import Wrapper, draw_uniform, join, others
 from fedcohort.types import Cohort, Round
 
 
-class Explore(Wrapper):
-    """Keep a share of the seats for clients drawn by lot, whatever anybody reported."""
+class Explore(Wrapper[NoState]):
+    """Keep a share of the cohort for clients drawn uniformly at random, whatever anybody reported.
 
+    Args:
+        inner: any selector; None: uniform.
+        share: of the places in the cohort [eps].
+        decay: factor on the share per round; 1: no decay.
+        floor: the share never falls below this.
+
+    >>> Explore(share=0.3).share
+    0.3
+    """
+
+    @checked
     def __init__(
-        self,
-        *,
-        inner: Selector | None = None,
-        share: float = 0.1,  # [eps]
-        decay: float = 1.0,
-        floor: float = 0.0,
+        self, *, inner: Selector | None = None, share: Share = 0.1, decay: Factor = 1.0, floor: Share = 0.0
     ) -> None:
         super().__init__(inner)
-        check(0 <= share <= 1, f"share = {share}", "a share lies between 0 and 1", "use e.g. 0.1")
-        check(0 <= floor <= 1, f"floor = {floor}", "a share lies between 0 and 1", "use e.g. 0.05")
-        check(0 < decay <= 1, f"decay = {decay}", "it lies in (0, 1]", "use 1 for no decay")
         self.share, self.decay, self.floor = share, decay, floor
 
-    def seats(self, rnd: Round) -> int:
-        """Seats given by lot in this round (eq. 1)."""
+    def places(self, rnd: Round) -> int:
+        """Places in the cohort that go to random clients in this round (eq. 1)."""
         wanted = max(self.share * self.decay**rnd.index, self.floor) * min(rnd.size, rnd.available.size)
         return evenly_rounded(wanted, rnd.index)
 
     def narrow(self, rnd: Round) -> Round:
-        """All clients, but fewer seats."""
-        return replace(rnd, size=min(rnd.size, rnd.available.size) - self.seats(rnd))
+        """All clients, but fewer places."""
+        return replace(rnd, size=min(rnd.size, rnd.available.size) - self.places(rnd))
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
-        """The inner choice, and a few by lot from the others."""
+        """The inner choice, and a few random ones of the others."""
         inside = self.narrow(rnd)
         if inside.size == 0:
             return draw_uniform(rnd, rng, "explored")
         chosen = self.inner.select(inside, rng)
-        return join(chosen, draw.uniform(others(rnd.available, chosen.clients), self.seats(rnd), rng), "explored")
+        return join(chosen, draw.uniform(others(rnd.available, chosen.clients), self.places(rnd), rng), "explored")
 
 
 def evenly_rounded(wanted: float, index: int) -> int:

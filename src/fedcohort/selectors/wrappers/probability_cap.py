@@ -1,6 +1,6 @@
 """Probability cap: bounds how much anything a client reports can raise its chance of being asked.
 
-A bucket of credit per client (a token bucket). With K seats, available clients A_t and cap c >= 1:
+A bucket of credit per client (a token bucket). With K places, available clients A_t and cap c >= 1:
 
     credit_i <- min(credit_i, B) + c K / |A_t|                          if i in A_t;  starts at B                  (1)
     credit_i <- credit_i - 1                                            if i was asked                             (2)
@@ -11,30 +11,33 @@ in any window W of rounds
 
     times asked  <=  c * sum_{t in W, i in A_t} K / |A_t|  +  B                                                    (4)
 
-that is c times what the lot would give it, plus B (one by default): c K T / N + 1 in T rounds with everybody there.
+that is c times its share in a uniform draw, plus B (1 by default): c K T / N + 1 in T rounds if all are available.
 
-Departures from a paper: there is none to depart from. Choices made here:
-    * The bound is hard: where too few have credit the cohort gets smaller. `fill=True` fills the seats with those of
-      most credit, which no report can change; (4) then holds for what the inner selector decides.
-    * Credit accrues while a client is available, so that those who are seldom there are neither capped below their
-      share nor come back with a hoard.
-    * K is the number of seats of the round, also where fewer were filled.
+Departures from the paper: none, there is no paper. Choices made here:
+    * The bound is hard: if too few have credit the cohort gets smaller. `fill=True` adds those with most credit,
+      which no report can change; (4) then holds for what the inner selector decides.
+    * Credit accrues while a client is available, so that clients that are seldom available are neither capped below
+      their share nor come back with more than B.
+    * K is the size of the round, even if fewer clients were chosen.
     * Inclusion probabilities are those of the inner selector given who has credit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Interval
 from fedcohort.core.table import Table, column
-from fedcohort.errors import check
+from fedcohort.errors import checked
 from fedcohort.protocols import Selector
 from fedcohort.selectors.wrappers.base import Wrapper, fill_up
 from fedcohort.types import Cohort, Index, Round, RoundResult
 
+AtLeastOne = Annotated[float, Interval(1, ends="[)")]
 ROUNDING = 1e-9  # a sum of shares that falls short of 1 by less is 1
 
 
@@ -45,32 +48,26 @@ class ProbabilityCapState(Table):
     spent: NDArray[np.float64] = column(0.0, np.float64)  # B - credit_i: a new client starts full
 
 
-class ProbabilityCap(Wrapper):
-    """No client is asked more often than c times what a uniform draw would ask it, whatever it reports.
+class ProbabilityCap(Wrapper[ProbabilityCapState]):
+    """Ask no client more often than c times as often as a uniform draw would, whatever it reports.
 
-    The symbol for each parameter is given in brackets.
+    Args:
+        inner: any selector; None: uniform.
+        cap: multiple of the uniform rate [c]; at least 1, or not even a uniform draw would fit.
+        burst: credit that can be saved up [B].
+        fill: complete a cohort that is too small with those of most credit.
+
+    >>> ProbabilityCap(cap=2.0, fill=True).cap
+    2.0
     """
 
-    state: ProbabilityCapState
-
+    @checked
     def __init__(
-        self,
-        *,
-        inner: Selector | None = None,
-        cap: float = 1.5,  # [c]
-        burst: float = 1.0,  # [B] credit that can be saved up
-        fill: bool = False,
+        self, *, inner: Selector | None = None, cap: AtLeastOne = 1.5, burst: AtLeastOne = 1.0, fill: bool = False
     ) -> None:
-        super().__init__(inner)
-        check(cap >= 1, f"cap = {cap}", "below 1 not even a uniform draw would fit", "use e.g. 1.5")
-        check(burst >= 1, f"burst = {burst}", "a bucket holds at least one request", "use 1")
-        self.cap, self.burst, self.fill, self.state = cap, burst, fill, ProbabilityCapState()
-        self._asked: tuple[int, Index, int] | None = None  # round, available, seats
-        if not fill:
-            self.exempt = {
-                **self.exempt,
-                "exact_size": "a client without credit is not asked, even if seats stay empty",
-            }
+        super().__init__(inner, inexact="" if fill else "a client without credit is not asked")
+        self.cap, self.burst, self.fill = cap, burst, fill
+        self._asked: tuple[int, Index, int] | None = None  # round, available, places
 
     def narrow(self, rnd: Round) -> Round:
         """Those with credit for one more request (eq. 3)."""
@@ -90,15 +87,15 @@ class ProbabilityCap(Wrapper):
     def learn(self, result: RoundResult) -> None:
         """Eq. 1 and 2."""
         s, told = self.state, result.clients
-        available, seats = np.arange(s.rows), told.size  # as if everybody had been there
+        available, places = np.arange(s.rows), told.size  # as if everybody had been available
         if self._asked is not None and self._asked[0] == result.index:
-            available, seats = self._asked[1], self._asked[2]
-        s.spent[available] = self.burst - self._credit(available, seats)
+            available, places = self._asked[1], self._asked[2]
+        s.spent[available] = self.burst - self._credit(available, places)
         s.spent[told] += 1.0
         self._asked = None
 
-    def _credit(self, clients: Index, seats: int, available: int | None = None) -> NDArray[np.float64]:
-        """Eq. 1: the credit of these clients in a round with so many seats and available clients (default: these)."""
+    def _credit(self, clients: Index, places: int, available: int | None = None) -> NDArray[np.float64]:
+        """Eq. 1: the credit of these clients in a round of this many places and available clients (default: these)."""
         n = clients.size if available is None else available
-        share = self.cap * min(seats, n) / max(n, 1)
+        share = self.cap * min(places, n) / max(n, 1)
         return np.minimum(self.burst - self.state.spent[clients], self.burst) + share

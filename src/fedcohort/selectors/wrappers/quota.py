@@ -3,22 +3,22 @@
     Tiansheng Huang, Weiwei Lin, Wentai Wu, Ligang He, Keqin Li, Albert Zomaya. An Efficiency-Boosting Client
     Selection Scheme for Federated Learning with Fairness Guarantee. IEEE TPDS 2021 (the queue of eq. 1).
 
-Every client has a queue Z_i of seats that it is owed. With K seats, available clients A_t and guaranteed share beta:
+Every client has a queue Z_i of places that it is owed. With K places, available clients A_t and guaranteed share beta:
 
     Z_i <- Z_i + beta K / |A_t| [i in A_t] - [i was asked]                                                         (1)
-    m_t seats, beta K on average, go to those with the largest Z_i among those the inner selector did not choose   (2)
+    m_t places, beta K on average, go to those with the largest Z_i among those the inner selector did not choose  (2)
 
-What all are owed together in a round, beta K, is what is handed out, so nobody falls behind for long: while everybody
-is available, a client has been asked at least beta K t / N - 2 times after t rounds. A cap is simpler:
+All clients together are owed beta K places in a round, and as many are given, so nobody falls behind for long: while
+everybody is available, a client has been asked at least beta K t / N - 2 times after t rounds. A cap is simpler:
 
     a client is asked at most `most` times in any `window` consecutive rounds (0: in the whole run)                (3)
 
 Departures from the paper
-    * Known from memory [MEM]: there, the queue weighs against the training time in one optimisation; here it is a
-      rule of its own around any selector [REC].
-    * A queue is kept within [-1, 2 + 1 / beta]: credit for earlier favours does not pile up without end, nor does debt.
+    * Written from memory: there, the queue is weighed against the training time in one optimisation; here it is a
+      rule of its own around any selector.
+    * A queue is kept within [-1, 2 + 1 / beta]: neither credit nor debt grows without bound.
     * A failed client counts as asked.
-    * A capped client is not asked even if the cohort gets smaller; `fill=True` fills the seats with those asked least.
+    * A capped client is not asked even if the cohort gets smaller; `fill=True` adds those asked least.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
+from fedcohort.core.constraints import CountOrZero, Share
 from fedcohort.core.table import Table, column, ragged
-from fedcohort.errors import check
+from fedcohort.errors import checked
 from fedcohort.protocols import Selector
 from fedcohort.selectors.wrappers.base import Wrapper, fill_up, join, others
 from fedcohort.selectors.wrappers.explore import evenly_rounded
@@ -47,40 +48,42 @@ class QuotaState(Table):
     when: Index = ragged(np.int64)  # and the rounds of it
 
 
-class Quota(Wrapper):
+class Quota(Wrapper[QuotaState]):
     """Guarantee everybody a share of the uniform rate; cap how often anybody is asked.
 
-    The paper's symbol for each parameter is given in brackets.
+    Args:
+        inner: any selector; None: uniform.
+        least: guaranteed share of the uniform rate K / |A| [beta].
+        most: a client is asked at most this many times per window; 0: no cap.
+        window: rounds; 0: the whole run.
+        fill: complete a cohort that is too small with those asked least.
+
+    >>> Quota(least=0.5, most=3, window=10).most
+    3
     """
 
-    state: QuotaState
-
+    @checked
     def __init__(
         self,
         *,
         inner: Selector | None = None,
-        least: float = 0.2,  # [beta] guaranteed share of the uniform rate K / |A|
-        most: int = 0,  # at most so many times per window; 0: no cap
-        window: int = 0,  # rounds; 0: the whole run
+        least: Share = 0.2,
+        most: CountOrZero = 0,
+        window: CountOrZero = 0,
         fill: bool = False,
     ) -> None:
-        super().__init__(inner)
-        check(0 <= least <= 1, f"least = {least}", "a share lies between 0 and 1", "use e.g. 0.2")
-        check(most >= 0, f"most = {most}", "a cap is not negative", "use 0 for none")
-        check(window >= 0, f"window = {window}", "a number of rounds is not negative", "use 0 for the whole run")
-        self.least, self.most, self.window, self.fill, self.state = least, most, window, fill, QuotaState()
-        self._asked: tuple[int, Index, int] | None = None  # round, available, seats
-        if most and not fill:
-            self.exempt = {**self.exempt, "exact_size": "a capped client is not asked, even if seats stay empty"}
+        super().__init__(inner, inexact="a capped client is not asked" if most and not fill else "")
+        self.least, self.most, self.window, self.fill = least, most, window, fill
+        self._asked: tuple[int, Index, int] | None = None  # round, available, places
 
     def narrow(self, rnd: Round) -> Round:
-        """Those below the cap (eq. 3), and the seats that are not owed to anybody (eq. 2)."""
+        """Those below the cap (eq. 3), and the places that are not owed to anybody (eq. 2)."""
         self.state.grow(rnd.population)
         open_ = rnd.available
         if self.most:
             open_ = open_[np.flatnonzero(self._times(rnd)[open_] < self.most)]
         size = min(rnd.size, open_.size)
-        return replace(rnd, available=open_, size=size - self._owed_seats(open_, size, rnd.index))
+        return replace(rnd, available=open_, size=size - self._owed_places(open_, size, rnd.index))
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """The inner choice, then those furthest behind."""
@@ -99,11 +102,11 @@ class Quota(Wrapper):
     def learn(self, result: RoundResult) -> None:
         """Eq. 1, and the window of eq. 3."""
         s, told = self.state, result.clients
-        available, seats = np.arange(s.rows), told.size  # as if everybody had been there
+        available, places = np.arange(s.rows), told.size  # as if everybody had been available
         if self._asked is not None and self._asked[0] == result.index:
-            available, seats = self._asked[1], self._asked[2]
+            available, places = self._asked[1], self._asked[2]
         if available.size:
-            s.owed[available] += self.least * seats / available.size
+            s.owed[available] += self.least * places / available.size
         s.owed[told] -= 1.0
         np.clip(s.owed, -1.0, 2.0 + 1.0 / max(self.least, 0.01), out=s.owed)
         self._asked = None
@@ -125,8 +128,8 @@ class Quota(Wrapper):
         np.subtract.at(times, gone, 1)
         return times
 
-    def _owed_seats(self, open_: Index, size: int, index: int) -> int:
-        """Seats for those behind: beta K on average, and no more than there are clients behind."""
+    def _owed_places(self, open_: Index, size: int, index: int) -> int:
+        """Places for those behind: beta K on average, and no more than there are clients behind."""
         if not self.least or size == 0:
             return 0
         step = self.least * size / open_.size

@@ -2,28 +2,38 @@
 
     rounds 0 .. W - 1 are drawn uniformly at random; the inner selector watches and learns                         (1)
 
-How state, probes, directives and inclusion pass through a wrapper is written in base.py.
+`base.py` says how state, probes, directives and inclusion pass through a wrapper.
 
-Departures from a paper: there is none to depart from. Choices made here:
-    * In a warm-up the inner selector still probes, and pays for it: it learns from the answers (FedCor needs them).
+Departures from the paper: none, there is no paper. Choices made here:
+    * In a warm-up the inner selector still probes, at the usual cost: it learns from the answers (FedCor needs them).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from fedcohort.errors import check
+from fedcohort.core.constraints import CountOrZero
+from fedcohort.errors import checked
 from fedcohort.protocols import Selector
+from fedcohort.selectors.base import NoState
 from fedcohort.selectors.wrappers.base import Wrapper, draw_uniform
 from fedcohort.types import Cohort, Round
 
 
-class WarmUp(Wrapper):
-    """Draw the first rounds by lot while the inner selector watches."""
+class WarmUp(Wrapper[NoState]):
+    """Draw the first rounds uniformly at random while the inner selector watches.
 
-    def __init__(self, *, inner: Selector | None = None, rounds: int = 5) -> None:  # [W]
+    Args:
+        inner: any selector; None: uniform.
+        rounds: how many first rounds [W].
+
+    >>> WarmUp(rounds=3).rounds
+    3
+    """
+
+    @checked
+    def __init__(self, *, inner: Selector | None = None, rounds: CountOrZero = 5) -> None:
         super().__init__(inner)
-        check(rounds >= 0, f"rounds = {rounds}", "a number of rounds is not negative", "use e.g. 5")
         self.rounds = rounds
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
