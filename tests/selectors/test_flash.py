@@ -172,7 +172,7 @@ def test_rewards_by_hand(options, expected):
 
 
 def test_a_client_cannot_claim_a_scale_of_its_own():
-    """First losses 4 4 4 4 4000: the last counts as if it had begun at 4, so halving is worth the same for all, 2 / T."""
+    """First losses 4 4 4 4 4000: the last counts as if it had started at 4: halving is worth 2 / T for all."""
     flash = Flash(standardise=False, refresh="all", explore=0.0)
     world = World(flash, [4.0, 4.0, 4.0, 4.0, 4000.0])
     for _ in range(2):

@@ -275,7 +275,7 @@ def test_failed_clients_count_as_asked_and_keep_what_is_known():
 
 @pytest.mark.parametrize("variant", ["additive", "multiplicative"])
 def test_prefers_high_losses_where_norms_do_not_object(variant):
-    """The good clients of the synthetic federation have high losses; with small norms and no diversity part they are preferred."""
+    """Good clients have high losses in the kit; with small norms and no diversity part they are preferred."""
     shares = []
     for seed in range(2):
         fed = SyntheticFederation(24, seed=seed, flipped=frozenset({"delta_norm"}))

@@ -163,7 +163,7 @@ def test_heavy_weights_stay_finite():
 def test_a_liar_does_not_blur_the_honest():
     """One client sends a thousandfold insight: the odds of the honest keep their order.
 
-    Cohorts are drawn uniformly, because Exp3's own soon contain the same few and their counts say little about the others.
+    Cohorts are drawn uniformly: Exp3's own soon contain the same few, and their counts say little about the others.
     """
 
     def correlation(lie):
