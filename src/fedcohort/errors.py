@@ -40,7 +40,15 @@ EXTRAS = {"flwr": "flower", "torch": "torch", "ray": "ray", "starlette": "dashbo
 
 
 class FedcohortError(Exception):
-    """Base of all errors raised on purpose. `value`, `rule` and `remedy` make the message."""
+    """Base of all errors raised on purpose. `value`, `rule` and `remedy` make the message.
+
+    >>> from fedcohort import make_selector
+    >>> try:
+    ...     make_selector("oort(explore=2)")
+    ... except FedcohortError as error:
+    ...     print(error.value, "|", error.rule, "|", error.remedy)
+    explore = 2 | it must be between 0 and 1 | use e.g. ...
+    """
 
     def __init__(self, value: str, rule: str, remedy: str) -> None:
         super().__init__(f"{value}: {rule}; {remedy}.")
@@ -141,13 +149,28 @@ class VersionMismatch(StoreError):
 
 
 def check(ok: bool, value: str, rule: str, remedy: str) -> None:
-    """Raise :class:`BadParameter` unless `ok`."""
+    """Raise :class:`BadParameter` unless `ok`.
+
+    >>> check(3 > 5, "rounds = 3", "this study needs more than 5", "use e.g. 10")
+    Traceback (most recent call last):
+        ...
+    fedcohort.errors.BadParameter: rounds = 3: this study needs more than 5; use e.g. 10.
+    """
     if not ok:
         raise BadParameter(value, rule, remedy)
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a constructor (or any function): arguments that break their declaration raise :class:`BadParameter`."""
+    """Decorate a constructor (or any function): arguments that break their declaration raise :class:`BadParameter`.
+
+    >>> from fedcohort.core.constraints import Share
+    >>> @checked
+    ... def explore(share: Share = 0.1): ...
+    >>> explore(2)
+    Traceback (most recent call last):
+        ...
+    fedcohort.errors.BadParameter: share = 2: it must be between 0 and 1; use e.g. 0.1.
+    """
     shape = inspect.signature(function)
 
     @functools.wraps(function)
@@ -161,7 +184,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_fields(made: Any) -> None:
-    """The same for the fields of a dataclass; call it in `__post_init__`."""
+    """As :func:`checked`, for the fields of a dataclass; call it in `__post_init__`."""
     fields = {name: getattr(made, name) for name in made.__dataclass_fields__}
     problem = first_problem(type(made), fields)
     if problem is not None:

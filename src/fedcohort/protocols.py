@@ -27,7 +27,21 @@ from fedcohort.types import (
 
 @runtime_checkable
 class Selector(Protocol):
-    """Chooses who trains next. `select` is repeatable; learning happens only in `observe`."""
+    """Chooses who trains next. `select` is repeatable; learning happens only in `observe`.
+
+    Any class with these members will do; :class:`fedcohort.selectors.StatefulSelector` brings the last two.
+
+    >>> class FirstComers:
+    ...     needs = frozenset()
+    ...     def select(self, rnd, rng):
+    ...         return Cohort(rnd.available[: rnd.size])
+    ...     def observe(self, result): ...
+    ...     def state_dict(self):
+    ...         return {}
+    ...     def load_state_dict(self, arrays): ...
+    >>> isinstance(FirstComers(), Selector)
+    True
+    """
 
     @property
     def needs(self) -> frozenset[str]:
@@ -53,7 +67,12 @@ class Selector(Protocol):
 
 @runtime_checkable
 class Prober(Protocol):
-    """A selector that asks some clients a cheap question before it chooses, and pays for it."""
+    """A selector that asks some clients a cheap question before it chooses, and pays for it.
+
+    >>> from fedcohort.selectors import PowerOfChoice, Uniform
+    >>> isinstance(PowerOfChoice(), Prober), isinstance(Uniform(), Prober)
+    (True, False)
+    """
 
     def probe(self, rnd: Round, rng: np.random.Generator, /) -> Index:
         """Whom to probe this round; the answers arrive in `Round.probed`."""
@@ -147,7 +166,15 @@ class Aggregated:
 
 @runtime_checkable
 class Method(Protocol):
-    """An aggregation method: its client half (`prepare`) and its server half (`aggregate`)."""
+    """An aggregation method: its client half (`prepare`) and its server half (`aggregate`).
+
+    Inherit from :class:`fedcohort.methods.MethodBase` to write one: it drops unusable rows and saves the state.
+
+    >>> from fedcohort.methods import FedProx
+    >>> method = FedProx(mu=0.1)
+    >>> isinstance(method, Method), method.prepare(Plan(), Model(np.zeros(2, np.float32)), np.array([0])).prox
+    (True, 0.1)
+    """
 
     @property
     def name(self) -> str:

@@ -23,7 +23,11 @@ from fedcohort.errors import UnknownName
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One declared number (or vector) per client."""
+    """One declared number (or vector) per client.
+
+    >>> SIGNALS["train_loss"].side, SIGNALS["train_loss"].privacy
+    ('client', 1)
+    """
 
     name: str
     unit: str
@@ -122,7 +126,11 @@ SIGNALS: dict[str, Signal] = {s.name: s for s in _ALL}
 
 
 def get(name: str) -> Signal:
-    """The signal of this name."""
+    """The signal of this name.
+
+    >>> get("grad_norm").about
+    'norm of the full-batch gradient at the broadcast model'
+    """
     try:
         return SIGNALS[name]
     except KeyError:
@@ -130,12 +138,20 @@ def get(name: str) -> Signal:
 
 
 def of_side(names: Iterable[str], side: str) -> frozenset[str]:
-    """Those of the names that belong to this side."""
+    """Those of the names that belong to this side.
+
+    >>> sorted(of_side({"samples", "train_loss", "probe_loss"}, "probe"))
+    ['probe_loss']
+    """
     return frozenset(n for n in names if get(n).side == side)
 
 
 def privacy(names: Iterable[str]) -> int:
-    """The highest privacy level among the names (0 if there are none)."""
+    """The highest privacy level among the names (0 if there are none).
+
+    >>> privacy({"train_loss", "label_histogram"})
+    3
+    """
     return max((get(n).privacy for n in names), default=0)
 
 # signals as large as the model (or its last layer): a journal keeps only digests of them

@@ -22,7 +22,11 @@ STALENESS = "staleness"  # key of `Updates.extras`: by how many versions the mod
 
 
 class Outcome(IntEnum):
-    """What became of a dispatched client. Each gets exactly one."""
+    """What became of a dispatched client. Each gets exactly one.
+
+    >>> Outcome(1).name
+    'LATE'
+    """
 
     OK = 0  # replied in time, valid, used
     LATE = 1  # nothing before the deadline
@@ -35,6 +39,14 @@ class Signals(Mapping[str, Array]):
     """Named columns, one row per client; reading an undeclared one raises.
 
     `allowed=None` means that everything present may be read (loops, tests, reports).
+
+    >>> signals = Signals({"train_loss": np.array([0.5, 0.7])}, allowed=frozenset({"train_loss"}))
+    >>> signals["train_loss"].tolist()
+    [0.5, 0.7]
+    >>> signals["delta_norm"]
+    Traceback (most recent call last):
+        ...
+    fedcohort.errors.UndeclaredSignal: signal 'delta_norm': only declared signals can be read ...
     """
 
     __slots__ = ("_allowed", "_columns")
@@ -85,7 +97,12 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a selector may know when it chooses."""
+    """What a selector may know when it chooses.
+
+    >>> rnd = Round(index=0, size=2, available=np.array([0, 3, 4]), population=5)
+    >>> rnd.available[: rnd.size].tolist()
+    [0, 3]
+    """
 
     index: int  # 0-based
     size: int  # how many to choose at most
@@ -98,7 +115,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """Who is asked to train this round."""
+    """Who is asked to train this round.
+
+    >>> Cohort(np.array([0, 3]), why={"age": np.array([4.0, 2.0])}).clients.tolist()
+    [0, 3]
+    """
 
     clients: Index  # unique slots, all available, at most `size`
     directives: Mapping[str, Array] = field(default_factory=dict)  # per-client columns, e.g. local work or multiplicity
@@ -112,6 +133,11 @@ class RoundResult:
 
     Signals are NaN (or 0 for integers) where the client did not reply. A FILTERED client did reply, so its
     signals are there: `replied` is where reports can be read, `ok` where the update was used.
+
+    >>> outcome = np.array([Outcome.OK, Outcome.LATE], np.int8)
+    >>> result = RoundResult(0, np.array([0, 3]), outcome, duration=np.array([1.5, 9.0]))
+    >>> result.clients[result.ok].tolist()
+    [0]
     """
 
     index: int
@@ -136,7 +162,11 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model as flat arrays: trainable parameters, float buffers (BN statistics), integer counters."""
+    """A model as flat arrays: trainable parameters, float buffers (BN statistics), integer counters.
+
+    >>> Model(np.zeros(3, np.float32)).with_params(np.arange(3)).params.tolist()
+    [0.0, 1.0, 2.0]
+    """
 
     params: Real  # (p,) float32
     buffers: Real = field(default_factory=lambda: np.empty(0, np.float32))
@@ -149,7 +179,13 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """What accepted clients sent: a matrix, in ascending client order."""
+    """What accepted clients sent: a matrix, in ascending client order.
+
+    >>> clients, delta = np.array([1, 4]), np.zeros((2, 3), np.float32)
+    >>> updates = Updates(clients, delta, weight=np.array([20.0, 30.0]), steps=np.array([2, 3]))
+    >>> len(updates), updates.rows(updates.weight > 25).clients.tolist()
+    (2, [4])
+    """
 
     clients: Index  # (m,) sorted
     delta: Real  # (m, p) float32: local parameters minus broadcast parameters
@@ -192,7 +228,12 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the cohort trains locally this round. Scalars hold for all; arrays have one entry per client."""
+    """How the cohort trains locally this round. Scalars hold for all; arrays have one entry per client.
+
+    >>> plan = Plan(epochs=np.array([1, 2, 5]), lr=0.05)
+    >>> plan.epochs_of(3).tolist(), plan.lr_of(3).tolist()
+    ([1, 2, 5], [0.05, 0.05, 0.05])
+    """
 
     epochs: int | Index = 1
     batch_size: int = 32
@@ -219,7 +260,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Who owns which samples: a ragged array in CSR form. Client i owns `start[i] : start[i + 1]`."""
+    """Who owns which samples: a ragged array in CSR form. Client i owns `start[i] : start[i + 1]`.
+
+    >>> rows = np.array([7, 2, 5])
+    >>> part = Part(start=np.array([0, 1, 3]), index=rows, label=np.array([0, 1, 1]), clean=np.array([0, 1, 0]))
+    >>> part.sizes.tolist(), part.index[part.of(1)].tolist()
+    ([1, 2], [2, 5])
+    """
 
     start: Index  # (N + 1,)
     index: Index  # rows of the dataset

@@ -33,7 +33,11 @@ KINDS: Mapping[type, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Numbers from `low` to `high`. `ends` is "[]", "(]", "[)" or "()": a round bracket leaves its end out."""
+    """Numbers from `low` to `high`. `ends` is "[]", "(]", "[)" or "()": a round bracket leaves its end out.
+
+    >>> Interval(0, 1, ends="(]").rule()
+    'it must be between 0 and 1 (0 is not allowed)'
+    """
 
     low: float = -math.inf
     high: float = math.inf
@@ -64,7 +68,11 @@ class Interval:
 
 
 class Choice:
-    """One of a few values. With `counted="sample"`, also the text "sample:k" for a whole number k from 1."""
+    """One of a few values. With `counted="sample"`, also the text "sample:k" for a whole number k from 1.
+
+    >>> Choice("all", counted="sample").holds("sample:20"), Choice("all").holds("none")
+    (True, False)
+    """
 
     __slots__ = ("counted", "example", "options")
 
@@ -90,7 +98,11 @@ def counted(text: str, word: str) -> int:
 
 
 class Either:
-    """A number in an interval, or one of a few words."""
+    """A number in an interval, or one of a few words.
+
+    >>> Either(Interval(0, ends="()"), Choice("auto")).rule()
+    "it must be positive and finite, or 'auto'"
+    """
 
     __slots__ = ("choice", "example", "interval")
 

@@ -16,7 +16,12 @@ _CERTAIN = 1e-12  # probabilities this close to 1 are 1
 
 
 def uniform(clients: Index, k: int, rng: np.random.Generator) -> Index:
-    """k of these clients, each set equally likely."""
+    """k of these clients, each set equally likely.
+
+    >>> rng = np.random.default_rng(0)
+    >>> uniform(np.array([2, 5, 9]), 3, rng).tolist()
+    [2, 5, 9]
+    """
     k = min(k, clients.size)
     if k <= 0:
         return np.empty(0, np.int64)
@@ -24,7 +29,12 @@ def uniform(clients: Index, k: int, rng: np.random.Generator) -> Index:
 
 
 def split(clients: Index, flag: NDArray[np.bool_]) -> tuple[Index, Index]:
-    """(those whose flag is set, those whose flag is not)."""
+    """(those whose flag is set, those whose flag is not).
+
+    >>> seen, unseen = split(np.array([0, 2, 3]), flag=np.array([True, True, False, True]))
+    >>> seen.tolist(), unseen.tolist()
+    ([0, 3], [2])
+    """
     on = flag[clients]
     return clients[np.flatnonzero(on)], clients[np.flatnonzero(~on)]
 
@@ -33,6 +43,9 @@ def top(score: Real, k: int, rng: np.random.Generator) -> Index:
     """Positions of the k largest scores, in no particular order; ties at the border are drawn by the generator.
 
     NaN ranks below everything else.
+
+    >>> sorted(top(np.array([0.1, 0.9, np.nan, 0.5]), 2, np.random.default_rng(0)).tolist())
+    [1, 3]
     """
     n = score.size
     k = min(k, n)
@@ -49,7 +62,11 @@ def top(score: Real, k: int, rng: np.random.Generator) -> Index:
 
 
 def bottom(score: Real, k: int, rng: np.random.Generator) -> Index:
-    """Positions of the k smallest scores."""
+    """Positions of the k smallest scores; otherwise as :func:`top`.
+
+    >>> bottom(np.array([0.1, 0.9, 0.5]), 1, np.random.default_rng(0)).tolist()
+    [0]
+    """
     return top(-score, k, rng)
 
 
@@ -58,6 +75,9 @@ def weighted(weight: Real, k: int, rng: np.random.Generator) -> Index:
 
     Exponential races (Efraimidis and Spirakis): the k smallest of Exp(1) / weight. Rows of weight zero are drawn
     only when nothing else is left, uniformly. Negative or non-finite weights are a mistake of the caller.
+
+    >>> sorted(weighted(np.array([0.0, 3.0, 1.0]), 2, np.random.default_rng(0)).tolist())
+    [1, 2]
     """
     n = weight.size
     k = min(k, n)
@@ -73,7 +93,11 @@ def weighted(weight: Real, k: int, rng: np.random.Generator) -> Index:
 
 
 def softmax(score: Real, k: int, temperature: float, rng: np.random.Generator) -> Index:
-    """k positions without replacement with odds exp(score / temperature) (Gumbel top-k)."""
+    """k positions without replacement with odds exp(score / temperature) (Gumbel top-k).
+
+    >>> softmax(np.array([0.0, 100.0]), 1, temperature=0.1, rng=np.random.default_rng(0)).tolist()
+    [1]
+    """
     return top(score / temperature + rng.gumbel(size=score.size), k, rng)
 
 
@@ -81,6 +105,9 @@ def capped_inclusion(weight: Real, k: int) -> NDArray[np.float64]:
     """Inclusion probabilities proportional to weight, capped at 1, that sum to min(k, number of rows).
 
     Rows of weight zero have probability zero, unless fewer than k rows have any weight: then they share the rest.
+
+    >>> capped_inclusion(np.array([8.0, 1.0, 1.0]), 2).tolist()
+    [1.0, 0.5, 0.5]
     """
     n = weight.size
     if k >= n:
@@ -104,6 +131,10 @@ def depround(inclusion: Real, rng: np.random.Generator) -> Index:
 
     Systematic sampling over a random order: those of probability 1 are in, and a comb of unit spacing and random
     offset is laid over the others. Exact marginals, one pass. Sorted positions.
+
+    >>> chosen = depround(np.array([1.0, 0.5, 0.5]), np.random.default_rng(0))
+    >>> int(chosen[0]), chosen.size
+    (0, 2)
     """
     p = np.asarray(inclusion, np.float64)
     certain = np.flatnonzero(p >= 1.0 - _CERTAIN)

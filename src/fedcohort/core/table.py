@@ -16,24 +16,59 @@ class TableError(ValueError):
 
 
 def column(default: float | int | bool, dtype: DTypeLike = np.float32, *, width: int | None = None) -> Any:
-    """A column with one entry (or `width` entries) per client; new clients start at `default`."""
+    """A column with one entry (or `width` entries) per client; new clients start at `default`.
+
+    >>> @dataclass
+    ... class Seen(Table):
+    ...     times: NDArray[np.int64] = column(0, np.int64)
+    ...     scores: NDArray[np.float32] = column(np.nan, width=2)
+    >>> seen = Seen()
+    >>> seen.grow(3)
+    >>> seen.scores.shape
+    (3, 2)
+    """
     shape = (0,) if width is None else (0, width)
     return field(default_factory=lambda: np.full(shape, default, dtype), metadata={"column": True, "default": default})
 
 
 def block(shape: tuple[int, ...], default: float = 0.0, dtype: DTypeLike = np.float64) -> Any:
-    """A fixed-size array that is not per client (a matrix, a vector of weights)."""
+    """A fixed-size array that is not per client (a matrix, a vector of weights).
+
+    >>> @dataclass
+    ... class Gram(Table):
+    ...     a: NDArray[np.float64] = block((2, 2))
+    >>> Gram().a.tolist()
+    [[0.0, 0.0], [0.0, 0.0]]
+    """
     return field(default_factory=lambda: np.full(shape, default, dtype), metadata={"block": True})
 
 
 def ragged(dtype: DTypeLike = np.float64, ndim: int = 1) -> Any:
-    """An array that is not per client and whose length may change (a history, a buffer)."""
+    """An array that is not per client and whose length may change (a history, a buffer).
+
+    >>> @dataclass
+    ... class Past(Table):
+    ...     rewards: NDArray[np.float64] = ragged()
+    >>> Past(np.array([0.5])).to_arrays()
+    {'rewards': array([0.5])}
+    """
     return field(default_factory=lambda: np.empty((0,) * ndim, dtype), metadata={"ragged": True})
 
 
 @dataclass
 class Table:
-    """Base of selector states: columns (per client), blocks, ragged arrays, and plain float/int/bool scalars."""
+    """Base of selector states: columns (per client), blocks, ragged arrays, and plain float/int/bool scalars.
+
+    >>> @dataclass
+    ... class Asked(Table):
+    ...     times: NDArray[np.int64] = column(0, np.int64)  # one entry per client
+    ...     rounds: int = 0
+    >>> asked = Asked()
+    >>> asked.grow(3)
+    >>> asked.times[[0, 2]] += 1
+    >>> asked.to_arrays()
+    {'times': array([1, 0, 1]), 'rounds': array(0)}
+    """
 
     @property
     def rows(self) -> int:

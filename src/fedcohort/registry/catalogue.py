@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A name, where its class lives, and what `fedcohort list` says about it."""
+    """A name, where its class lives, and what `fedcohort list` says about it.
+
+    >>> [entry.name for entry in ENTRIES if entry.family == "robust"][:2]
+    ['median', 'trimmed-mean']
+    """
 
     kind: str  # selector or method
     name: str

@@ -38,7 +38,11 @@ def entries(kind: str) -> dict[str, CatalogueEntry]:
 
 
 def names(kind: str) -> list[str]:
-    """All names of a kind: selector, method, world or task."""
+    """All names of a kind: selector, method, world or task.
+
+    >>> names("selector")[:3]
+    ['uniform', 'proportional', 'round-robin']
+    """
     if kind in ("selector", "method"):
         return list(entries(kind))
     if kind in ("world", "task"):
@@ -48,7 +52,11 @@ def names(kind: str) -> list[str]:
 
 
 def entry(kind: str, name: str) -> CatalogueEntry:
-    """The catalogue entry of a selector or method."""
+    """The catalogue entry of a selector or method.
+
+    >>> entry("selector", "oort").paper
+    'Lai et al. 2021'
+    """
     try:
         return entries(kind)[name.replace("_", "-")]
     except KeyError:
@@ -56,7 +64,11 @@ def entry(kind: str, name: str) -> CatalogueEntry:
 
 
 def load(kind: str, name: str) -> type[Any]:
-    """The class behind a name."""
+    """The class behind a name.
+
+    >>> load("method", "fedavg").__name__
+    'FedAvg'
+    """
     module, _, attribute = entry(kind, name).target.partition(":")
     found: type[Any] = getattr(importlib.import_module(module), attribute)
     return found
@@ -71,19 +83,35 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def make_selector(text: str) -> Selector:
-    """A fresh selector from its text."""
+    """A fresh selector from its text: a name of `fedcohort list selectors`, with arguments in brackets where wanted.
+
+    >>> make_selector("oort(explore=0.8)").explore
+    0.8
+    >>> make_selector("ort")
+    Traceback (most recent call last):
+        ...
+    fedcohort.errors.UnknownName: selector 'ort': there is no selector of this name; did you mean oort...
+    """
     made: Selector = _make("selector", text)
     return made
 
 
 def make_method(text: str) -> Method:
-    """A fresh method from its text."""
+    """A fresh method from its text: a name of `fedcohort list methods`, with arguments in brackets where wanted.
+
+    >>> make_method("fedprox(mu=0.1)").mu
+    0.1
+    """
     made: Method = _make("method", text)
     return made
 
 
 def make_world_spec(text: str) -> WorldSpec:
-    """The specification of a world of the catalogue, with overrides, or of your own in a .toml or .json file."""
+    """The specification of a world of the catalogue, with overrides, or of your own in a .toml or .json file.
+
+    >>> make_world_spec("dirichlet-0.1-v1(clients=20)").clients
+    20
+    """
     from fedcohort.worlds import catalogue
 
     if text.endswith((".toml", ".json")):
@@ -93,7 +121,11 @@ def make_world_spec(text: str) -> WorldSpec:
 
 
 def make_task_spec(text: str) -> TaskSpec:
-    """A task of the catalogue, with overrides."""
+    """A task of the catalogue, with overrides.
+
+    >>> make_task_spec("quadratic").name
+    'quadratic'
+    """
     from fedcohort.tasks import catalogue
 
     name, arguments = parse(text)
