@@ -108,7 +108,7 @@ def test_error_of_the_superlink_is_attributed_by_the_message_it_answers():
     strategy = make(grid)
     start(strategy, grid, rounds=1)
     assert strategy.history[0]["failed"] == 1.0
-    assert strategy._rounds.clients.silent == {1}
+    assert strategy._backend.clients.silent == {1}
 
 
 def test_messages_have_a_time_to_live_and_a_group():
@@ -124,7 +124,7 @@ def test_newcomers_join_and_a_restarted_client_keeps_its_slot():
     strategy = make(grid, cohort_size=4)
     grid.clients[2002] = FakeClient("1")  # client "1" comes back under another node id
     start(strategy, grid, rounds=4)
-    rounds = strategy._rounds
+    rounds = strategy._backend
     assert rounds.clients.roster.ids == ("0", "1", "2", "3")
     assert rounds.clients.node[1] == 2002
     assert strategy.history[-1]["ok"] == 4.0
@@ -134,8 +134,8 @@ def test_two_nodes_cannot_be_one_client():
     grid = FakeGrid([FakeClient("a"), FakeClient("b"), FakeClient("a")])
     strategy = make(grid)
     start(strategy, grid, rounds=1)
-    assert strategy._rounds.clients.roster.ids == ("a", "b")
-    (refused,) = strategy._rounds.clients.refused.values()
+    assert strategy._backend.clients.roster.ids == ("a", "b")
+    (refused,) = strategy._backend.clients.refused.values()
     assert refused[0] == "a"
     assert "another node" in refused[1]
 
@@ -147,7 +147,7 @@ def test_public_keys_can_be_the_identity():
     grid.get_nodes = lambda: [NodeInfo(node_id=n, public_key=str(n).encode()) for n in grid.clients]
     strategy = make(grid, identity="public-key", cohort_size=2)
     start(strategy, grid, rounds=1)
-    assert len({i for i in strategy._rounds.clients.roster.ids if i.startswith("key-")}) == 2
+    assert len({i for i in strategy._backend.clients.roster.ids if i.startswith("key-")}) == 2
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_client_of_another_version_is_refused_by_name_and_the_others_go_on():
     grid = FakeGrid([FakeClient(f"c{i}", app_version="2.0" if i else "1.0") for i in range(4)])
     strategy = make(grid, app_version="2.0", min_available=3)
     start(strategy, grid, rounds=1)
-    assert strategy._rounds.clients.roster.ids == ("c1", "c2", "c3")
+    assert strategy._backend.clients.roster.ids == ("c1", "c2", "c3")
     assert [m.metadata.dst_node_id for m in grid.pushed if m.metadata.message_type == "train"] == [1002, 1003, 1004]
     with pytest.raises(VersionMismatch, match=r"client c0.*'1.0'.*'2.0'"):
         start(make(grid, app_version="2.0", min_available=4, wait=5.0), grid)
@@ -352,7 +352,7 @@ def test_unchanged_client_apps_work_with_selectors_that_need_nothing():
     grid = FakeGrid(clients)
     strategy = make(grid)
     start(strategy, grid, rounds=2)
-    assert strategy._rounds.clients.roster.ids == ("node-1001", "node-1002", "node-1003")
+    assert strategy._backend.clients.roster.ids == ("node-1001", "node-1002", "node-1003")
     assert strategy.history[1]["ok"] == 3.0
 
 
@@ -369,10 +369,6 @@ def test_metrics_of_an_unchanged_app_can_carry_signals():
 # -- what survives ---------------------------------------------------------------------------------------------------
 
 
-class Crash(BaseException):
-    pass
-
-
 def clients_of(count=6):
     keys = {"provides": ["utility", "samples"]}
     return [FakeClient(str(i), step=0.1 * (i + 1), seconds=1.0 + i, utility=5.0 - i, **keys) for i in range(count)]
@@ -380,64 +376,6 @@ def clients_of(count=6):
 
 def resumable(state_dir, grid, **keys):
     return make(grid, stock.FedAdam(fraction_evaluate=0.0), selector="oort", state_dir=state_dir, **keys)
-
-
-@pytest.mark.parametrize("where", ["push", "pull", "aggregate", "closing", "tell", "observe", "snapshot"])
-def test_killed_server_goes_on_where_it_was(tmp_path, monkeypatch, where):
-    """Cohorts, model and FedAdam's moments of an interrupted run are those of the whole one; node ids are new."""
-    whole_grid = FakeGrid(clients_of())
-    whole = start(resumable(tmp_path / "whole", whole_grid), whole_grid, rounds=6)
-
-    grid = FakeGrid(clients_of())
-    strategy = resumable(tmp_path / "cut", grid)
-    crash(monkeypatch, strategy, grid, where, at=3)
-    with pytest.raises(Crash):
-        start(strategy, grid, rounds=6)
-    monkeypatch.undo()
-
-    again = FakeGrid(clients_of())
-    again.clients = {5000 + n: c for n, c in again.clients.items()}
-    second = resumable(tmp_path / "cut", again)
-    result = start(second, again, rounds=6)
-    assert cohorts(tmp_path / "cut") == cohorts(tmp_path / "whole")
-    assert [row["ok"] for row in second.history] == [3.0] * 6
-    for mine, theirs in zip(result.arrays.to_numpy_ndarrays(), whole.arrays.to_numpy_ndarrays(), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-    assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
-
-
-def crash(monkeypatch, strategy, grid, where, at):
-    from fedcohort.flower.server import flower_rounds as module
-    from fedcohort.storage.journal import Journal
-    from fedcohort.storage.snapshots import Snapshots
-
-    def dying(function, when):
-        def wrapped(*args, **keys):
-            if when(*args, **keys):
-                raise Crash
-            return function(*args, **keys)
-
-        return wrapped
-
-    def now(*args, **keys):
-        return strategy._rounds is not None and strategy._rounds.session.index == at
-
-    if where in ("push", "pull"):
-        name = f"{where}_messages"
-        setattr(grid, name, dying(getattr(grid, name), now))
-    elif where == "aggregate":
-        strategy.inner.aggregate_train = dying(strategy.inner.aggregate_train, now)
-    elif where == "tell":
-        append = Journal.append
-        monkeypatch.setattr(Journal, "append", dying(append, lambda s, kind, index, *a: kind == "tell" and index == at))
-    elif where == "observe":
-        strategy.selector.observe = dying(strategy.selector.observe, lambda result: result.index == at)
-    else:
-        folder = {"closing": "closings", "snapshot": "snapshots"}[where]
-        index = at + (where == "snapshot")
-        save = Snapshots.save
-        monkeypatch.setattr(Snapshots, "save", dying(save, lambda s, i, *a: s.folder.name == folder and i == index))
-    del module
 
 
 def cohorts(folder):

@@ -119,7 +119,7 @@ def test_updates_are_made_from_the_model_that_was_sent():
     """Client 2 leaves with the first model and lands three steps later: its update is that of round 0."""
     simulation = timed(RunSettings(rounds=3, cohort_size=3, buffer_size=2))
     first = simulation.model
-    alone = simulation.task.train(first, np.array([2]), simulation._prepared(0, Cohort(np.array([2])))[0])
+    alone = simulation.task.train(first, np.array([2]), simulation.engine._prepared(0, Cohort(np.array([2])))[0])
     landed = []
 
     class Keeping(FedBuff):
@@ -131,7 +131,7 @@ def test_updates_are_made_from_the_model_that_was_sent():
     np.testing.assert_array_equal(landed[2].delta[1], alone.updates.delta[0])
 
 
-def test_who_drops_out_is_told_and_its_seat_is_given_away():
+def test_who_drops_out_is_told_and_its_place_is_given_away():
     simulation = timed(RunSettings(rounds=4, cohort_size=3, buffer_size=2), lost=[0])
     simulation.run()
     for result in simulation.session.selector.seen:
@@ -141,7 +141,7 @@ def test_who_drops_out_is_told_and_its_seat_is_given_away():
     assert all(0 not in came for came in simulation.method.came)
 
 
-def test_a_seat_is_given_away_while_updates_wait():
+def test_a_place_is_given_away_while_updates_wait():
     """Two out, two gathered; client 0 drops out after a second, whenever it is asked.
 
     time 0: 0, 1 leave. 1: 0 is lost, and with one good update under way nothing can be gathered -> step 0.

@@ -41,7 +41,7 @@ def test_kill_minus_nine_and_resume(tmp_path):
     os.kill(child.pid, signal.SIGKILL)
     child.wait(timeout=30)
     done = len(read(folder).history.rows)
-    assert done >= 3
+    assert done >= 2  # the snapshot of a round is there before its record
     again = subprocess.run(
         [sys.executable, "-m", "fedcohort.cli.main", "resume", str(folder)], timeout=120, check=False
     )
@@ -114,7 +114,7 @@ def test_folders_are_guarded(tmp_path, monkeypatch):
     with pytest.raises(RunLocked):
         resume(tmp_path / "r")
     owner.close()
-    monkeypatch.setattr("fedcohort.experiment.run.__version__", "9.9.0")
+    monkeypatch.setattr("fedcohort.storage.journal_reader.__version__", "9.9.0")
     with pytest.raises(VersionMismatch, match=r"written by fedcohort .* this is 9\.9\.0"):
         resume(tmp_path / "r")
 

@@ -233,11 +233,10 @@ class RoundEngine:
             return "nobody-out"
         if self.out.accepted >= self.policy.buffer_size:
             return "buffer-full"
-        if not running:
-            return "all-answered"
-        ended = ~self.out.running & (self.out.rows["outcome"] != Outcome.OK)
-        too_few = self.out.accepted + running < self.policy.buffer_size
-        return "place-free" if too_few and ended.any() else None
+        lost = ~self.out.running & (self.out.rows["outcome"] != Outcome.OK)
+        if lost.any() and self.out.accepted + running < self.policy.buffer_size:
+            return "place-free"
+        return None if running else "all-answered"
 
     def _expire(self) -> None:
         """Asynchronous: those that have had their time are late."""

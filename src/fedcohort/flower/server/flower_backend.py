@@ -152,7 +152,7 @@ class FlowerBackend:
         if work.again:
             self.memory.write("again", work.index, {}, {"connected": len(self.clients.node)})
             log.info("round %d was left open: its cohort is asked again", work.index + 1)
-        self._sync(work.model)
+        self.sync(work.model)
         slots, node = np.sort(work.cohort.clients).tolist(), self.clients.node
         nodes = {slot: node[slot] for slot in slots if slot in node}
         self._failed += [(slot, "not-connected") for slot in slots if slot not in node]
@@ -272,7 +272,7 @@ class FlowerBackend:
     def evaluate(self, index: int, model: Model, *, last: bool) -> tuple[float, dict[str, Any]]:
         """Metrics of training, of federated evaluation and of the server's own, and the score among them."""
         del last
-        self._sync(model)
+        self.sync(model)
         found = {f"train.{k}": v for k, v in self.aggregator.metrics.items()}
         if self.send:
             found.update({f"evaluate.{k}": v for k, v in self.questions.evaluate(index).items()})
@@ -354,7 +354,7 @@ class FlowerBackend:
                 self.model = self.layout.model(_named(arrays))
         return self.model
 
-    def _sync(self, model: Model) -> None:
+    def sync(self, model: Model) -> None:
         """Bring the record that is sent in line with the engine's model."""
         newest, self.aggregator.arrays = self.aggregator.arrays, None
         if newest is not None:

@@ -225,6 +225,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
             if resumed:
                 done = self._engine.recovery.resume(self._engine)
                 log.info("resumed: %d rounds are done, next is round %d", done, done + 1)
+            backend.sync(self._engine.model)
             backend.index = self._engine.session.index
             backend.note_clients()
         except BaseException:

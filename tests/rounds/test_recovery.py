@@ -1,0 +1,201 @@
+"""One recovery rule, shown on both backends: a process that dies anywhere is followed by one that ends as if nothing
+had happened. The same cohorts, the same model, no record lost, and no closed round trained again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.flower.grid import FakeClient, FakeGrid, as_record, timing
+
+from fedcohort.experiment.config import RunConfig
+from fedcohort.experiment.run import build
+from fedcohort.flower import CohortStrategy, wire
+from fedcohort.rounds.recovery import Recovery
+from fedcohort.storage.journal import Journal
+from fedcohort.storage.journal_reader import JournalReader
+from fedcohort.storage.run_folder import RunFolder
+from fedcohort.storage.snapshots import Snapshots
+
+ROUNDS, AT = 6, 3  # the process dies in round AT
+PLACES = ("ask", "dispatch", "replies", "aggregate", "evaluate", "checkpoint", "tell", "observe", "told")
+
+
+class Crash(BaseException):
+    pass
+
+
+class Simulated:
+    """A simulated run in a folder."""
+
+    def __init__(self, folder, selector, buffer_size):
+        config = RunConfig(
+            selector=selector,
+            method="fedadam",
+            task="digits-softmax",
+            world="mixed-v1(clients=12)",
+            rounds=ROUNDS,
+            cohort_size=4,
+            buffer_size=buffer_size,
+            engine="numpy",
+        )
+        self.simulation = build(config)
+        path = RunFolder(folder).journal
+        self.journal = Journal.open(path) if path.exists() else Journal.create(path, {"version": "0.1.0"})
+        self.simulation.attach(self.journal, Snapshots(RunFolder(folder).snapshots))
+        self.engine, self.trained = self.simulation.engine, []
+        train = self.simulation.task.train
+        self.simulation.task.train = lambda model, clients, plan: (
+            self.trained.extend((plan.round, int(c)) for c in clients),
+            train(model, clients, plan),
+        )[1]
+
+    def run(self):
+        try:
+            self.engine.recovery.resume(self.engine)
+            self.simulation.run()
+        finally:
+            self.journal.close()
+
+    def model(self):
+        return self.engine.model.params
+
+
+class OnFlower:
+    """The same kind of run on Flower, on a grid in memory; every process meets other node ids."""
+
+    lives = 0
+
+    def __init__(self, folder, selector, buffer_size):
+        OnFlower.lives += 1
+        keys = {"provides": ["utility", "samples", "train_loss", "probe_loss"], "train_loss": 1.0, "probe_loss": 2.0}
+        clients = [
+            FakeClient(f"{i:02}", step=0.1 * (i + 1), seconds=1.0 + i, utility=5.0 - i, **keys) for i in range(8)
+        ]
+        self.grid = FakeGrid(clients)
+        self.grid.clients = {1000 * OnFlower.lives + n: c for n, c in self.grid.clients.items()}
+        self.strategy = CohortStrategy(
+            method="fedadam",
+            selector=selector,
+            cohort_size=4,
+            buffer_size=buffer_size,
+            deadline=60.0,
+            state_dir=folder,
+            **timing(self.grid),
+        )
+        first = {"w": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32)}
+        self.initial, self.clients = as_record(first), clients
+        self.strategy._begin(self.grid, self.initial, 1e6)
+        self.engine = self.strategy._engine
+
+    def run(self):
+        self.strategy._begin = lambda *args: self.engine
+        self.strategy.start(self.grid, self.initial, num_rounds=ROUNDS)
+
+    @property
+    def trained(self):
+        """(round, client) of everybody that was sent work."""
+        found = []
+        for client in self.clients:
+            for message in client.seen:
+                if message.metadata.message_type == "train":
+                    found.append((message.content[wire.REQUEST]["round"], int(client.name)))
+        return found
+
+    def model(self):
+        return self.engine.model.params
+
+
+def dying(monkeypatch, run, where):
+    """Let the process die in round AT, at this place."""
+    engine, backend = run.engine, run.engine.backend
+
+    def here(*args, **keys):
+        return engine.session.index == AT
+
+    def die(owner, name, when=here, after=False):
+        inner = getattr(owner, name)
+
+        def wrapped(*args, **keys):
+            if when(*args, **keys) and not after:
+                raise Crash
+            found = inner(*args, **keys)
+            if after and when(*args, **keys):
+                raise Crash
+            return found
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    if where == "ask":
+        die(engine.session, "ask", after=True)  # the cohort is in the journal, nothing was sent
+    elif where in ("dispatch", "replies", "evaluate"):
+        die(backend, where, after=where == "dispatch")
+    elif where == "aggregate":
+        die(engine.method, "aggregate")
+    elif where == "checkpoint":
+        die(engine.recovery, "save")
+    elif where == "tell":
+        die(engine.session.journal, "append", lambda kind, index, *rest: kind == "tell" and index == AT)
+    elif where == "observe":
+        die(engine.session.selector, "observe", lambda result: result.index == AT)
+    else:
+        die(backend, "told", lambda result: result.index == AT)
+
+
+def records(folder):
+    reader = JournalReader(RunFolder(folder).journal)
+    asks = [(r.round, r.unpack()[0]["clients"].tolist()) for r in reader.records() if r.kind == "ask"]
+    tells = [(r.round, r.unpack()[0]["clients"].tolist()) for r in reader.records() if r.kind == "tell"]
+    return asks, tells
+
+
+@pytest.mark.parametrize("buffer_size", [0, 2])
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("kind", [Simulated, OnFlower])
+@pytest.mark.parametrize("selector", ["oort", "power-of-choice(d=6)"])
+def test_a_killed_process_is_followed_by_one_that_ends_the_same(
+    tmp_path, monkeypatch, selector, kind, where, buffer_size
+):
+    whole = kind(tmp_path / "whole", selector, buffer_size)
+    whole.run()
+    cut = kind(tmp_path / "cut", selector, buffer_size)
+    dying(monkeypatch, cut, where)
+    with pytest.raises(Crash):
+        cut.run()
+    monkeypatch.undo()
+    again = kind(tmp_path / "cut", selector, buffer_size)
+    again.run()
+
+    closed = where in ("tell", "observe", "told")  # the end of the round was durable
+    first = [client for index, client in again.trained if index <= AT - (not closed)]
+    if kind is OnFlower and buffer_size:
+        assert sorted(set(first)) == []  # whoever was out is asked again, in the next round
+        return
+    assert records(tmp_path / "cut") == records(tmp_path / "whole")
+    np.testing.assert_array_equal(again.model(), whole.model())
+    assert [r["ok"] for r in again.engine.history.rows] == [r["ok"] for r in whole.engine.history.rows]
+    assert first == []  # rounds that were closed are not trained again
+
+
+def test_an_asynchronous_deployment_asks_whoever_was_out_again(tmp_path, monkeypatch):
+    """Four are out; after the crash the same four get the model as it is now, and each is told once."""
+    cut = OnFlower(tmp_path, "uniform", 2)
+    dying(monkeypatch, cut, "replies")
+    with pytest.raises(Crash):
+        cut.run()
+    monkeypatch.undo()
+    out = sorted(cut.engine.session.out.tolist())
+    again = OnFlower(tmp_path, "uniform", 2)
+    again.run()
+    first = min(index for index, _ in again.trained)
+    assert sorted(c for index, c in again.trained if index == first) == out
+    asks, tells = records(tmp_path)
+    asked = [c for _, clients in asks for c in clients]
+    told = [c for _, clients in tells for c in clients]
+    still_out = again.engine.session.out.tolist()
+    assert sorted(asked) == sorted(told + still_out)  # nobody lost, nobody told twice
+
+
+def test_nothing_is_kept_without_files():
+    recovery = Recovery()
+    assert recovery.resume(build(RunConfig(task="quadratic", rounds=1, cohort_size=2)).engine) == 0
