@@ -64,7 +64,8 @@ def _show_class(console: Console, kind: str, name: str) -> None:
     found = registry.entry(kind, name)
     console.print(f"[bold]{name}[/] ({kind}, {found.family})\n")
     console.print((inspect.getdoc(module) or "").replace("[", r"\["))
-    console.print(f"\n[bold]In short[/]: {inspect.getdoc(made)}\n".replace("[eps]", r"\[eps]"))
+    about = (inspect.getdoc(made) or "").replace("[", r"\[")
+    console.print(f"\n[bold]In short[/]: {about}\n")
     if kind == "selector":
         needs = _needs(made)
         console.print(f"[bold]Signals[/]: {', '.join(sorted(needs)) or 'none'} (privacy P{privacy(needs)})")
@@ -76,14 +77,12 @@ def _show_class(console: Console, kind: str, name: str) -> None:
 
 
 def _needs(made: type[Any]) -> frozenset[str]:
-    found: Any = getattr(made, "needs", None)
-    if isinstance(found, frozenset):
-        return frozenset(str(name) for name in found)
+    """The signals of a selector with its default arguments; of the class where an argument has no default."""
     try:
-        needs: frozenset[str] = made().needs
-        return needs
+        found: Any = made().needs
     except (TypeError, FedcohortError):
-        return frozenset()
+        found = getattr(made, "needs", None)
+    return found if isinstance(found, frozenset) else frozenset()
 
 
 def _catalogue(kind: str) -> Table:

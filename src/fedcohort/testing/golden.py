@@ -1,8 +1,8 @@
-"""Golden recordings: the first twenty cohorts of a selector on the planted federation, kept as small JSON files.
+"""Golden recordings: the first twenty cohorts of a selector on the synthetic federation, kept as small JSON files.
 
-A recording changes only on purpose: with a *Behaviour* line in the changelog. Write it again with::
+A recording changes only on purpose, with a *Behaviour* line in the changelog. Record again with::
 
-    python -m fedcohort.testing.golden oort flash          # or without names: every selector of the catalogue
+    python -m fedcohort.testing.golden oort flash          # without names: every selector of the catalogue
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ FOLDER = Path("tests") / "testing" / "golden"
 
 
 def record(selector: Selector) -> list[list[int]]:
-    """The cohorts of twenty rounds, each in the selector's own order."""
+    """The cohorts of twenty rounds, each in the selector's own order.
+
+    >>> from fedcohort.selectors.uniform import Uniform
+    >>> record(Uniform())[0]
+    [21, 15, 10, 1, 29]
+    """
     federation = SyntheticFederation(
         SETTING["population"], seed=SETTING["seed"], availability=SETTING["availability"], failure=0.15
     )
@@ -31,7 +36,7 @@ def record(selector: Selector) -> list[list[int]]:
 
 
 def path_of(name: str, folder: Path = FOLDER) -> Path:
-    """Where the recording of a selector lives."""
+    """The file of a selector's recording."""
     return folder / f"{name}.json"
 
 
@@ -52,11 +57,11 @@ def compare(name: str, selector: Selector, folder: Path = FOLDER) -> None:
     again = f"python -m fedcohort.testing.golden {name}"
     assert target.exists(), f"{name} has no recording; make one with: {again}"
     kept = json.loads(target.read_text(encoding="utf-8"))
-    assert kept["setting"] == SETTING, f"the recording of {name} was made in another setting; write it with: {again}"
+    assert kept["setting"] == SETTING, f"the recording of {name} was made in another setting; record it with: {again}"
     for index, (old, new) in enumerate(zip(kept["cohorts"], record(selector), strict=True)):
         assert old == new, (
-            f"{name} chooses otherwise from round {index} on: recorded {old}, now {new}. If this is on purpose, add a "
-            f"line under *Behaviour* in CHANGELOG.md that says what changed and why, and record it with: {again}"
+            f"{name} chooses differently from round {index} on: recorded {old}, now {new}. If this is on purpose, add "
+            f"a line under *Behaviour* in CHANGELOG.md that says what changed and why, and record it with: {again}"
         )
 
 
@@ -65,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from fedcohort.registry import lookup as registry
 
     parser = argparse.ArgumentParser(prog="python -m fedcohort.testing.golden", description=main.__doc__)
-    parser.add_argument("names", nargs="*", help="selectors; none: all")
+    parser.add_argument("names", nargs="*", help="selectors; omit for all")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     options = parser.parse_args(arguments)
     for name in options.names or registry.names("selector"):

@@ -6,8 +6,8 @@
         def make(self):
             return Mine()
 
-What does not apply is named in `exempt`, with the reason: ``exempt = {"learns": "draws by lot"}``. A selector may
-carry the same mapping, in its class or in itself (a wrapper has its inner selector's); the two are joined. A reason is
+What does not apply is named in `exempt`, with the reason: ``exempt = {"learns": "draws uniformly at random"}``. A
+selector may have an attribute of the same name (a wrapper has its inner selector's); the two are joined. A reason is
 required, and is printed with the skipped test.
 """
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedcohort.core.table import TableError
 from fedcohort.errors import FedcohortError
-from fedcohort.protocols import Selector
+from fedcohort.protocols import Exempting, Selector
 from fedcohort.signals import get
 from fedcohort.testing.synthetic_federation import SyntheticFederation
 from fedcohort.types import Arrays, Cohort, Outcome, Round
@@ -44,7 +44,14 @@ CLAUSES = frozenset(
 
 
 class SelectorContract:
-    """Every clause of DESIGN section 3 as one test. The sizes are class attributes: lower them for a slow selector."""
+    """What every selector promises, one test per clause. Sizes are class attributes: lower them for a slow selector.
+
+    >>> from fedcohort.selectors.uniform import Uniform
+    >>> class TestUniform(SelectorContract):
+    ...     def make(self):
+    ...         return Uniform()
+    >>> TestUniform().test_small_populations()
+    """
 
     exempt: ClassVar[Mapping[str, str]] = {}  # clause -> why it does not apply
     flipped: ClassVar[frozenset[str]] = frozenset()  # signals of which this selector rightly wants *low* values
@@ -71,7 +78,7 @@ class SelectorContract:
         for name in needs:
             get(name)
         for clause, reason in self._exemptions().items():
-            assert clause in CLAUSES, f"no clause {clause!r}; exempt may name {sorted(CLAUSES)}"
+            assert clause in CLAUSES, f"there is no clause {clause!r}; exempt may name {sorted(CLAUSES)}"
             assert reason.strip(), f"the exemption from {clause!r} needs a reason"
 
     def test_cohorts_are_unique_available_and_of_the_right_size(self) -> None:
@@ -84,12 +91,12 @@ class SelectorContract:
             _check_side_columns(cohort)
 
     def test_chooses_somebody(self) -> None:
-        """An inexact size is no licence to choose nobody."""
+        """A selector without an exact size must still choose somebody."""
         for rnd, cohort in self._federation().play(self.make(), self.rounds, self.size):
             assert cohort.clients.size > 0, f"round {rnd.index}: nobody chosen of {rnd.available.size}"
 
     def test_odd_sizes(self) -> None:
-        """K = 0, K > N, nobody available: defined behaviour, and the run goes on."""
+        """K = 0, K > N, nobody available: defined behaviour, and the run continues."""
         selector, fed = self.make(), self._federation()
         assert fed.play(selector, [0], 0)[0][1].clients.size == 0, "K = 0 must choose nobody"
         fed.play(selector, [1, 2], self.population + 10)
@@ -127,7 +134,7 @@ class SelectorContract:
         two = self._federation().play(self.make(), self.rounds, self.size)
         _same_future(one, two, "a second fresh selector")
 
-    def test_other_seeds_choose_otherwise(self) -> None:
+    def test_other_seeds_choose_differently(self) -> None:
         """The generator is really used."""
         self._skip_if_exempt("seeds")
         one, two = (self._federation().play(self.make(), self.rounds, self.size, seed) for seed in (1, 2))
@@ -155,10 +162,10 @@ class SelectorContract:
             assert value.dtype.kind in "biuf", f"{name} has dtype {value.dtype}"
         frozen = {name: value.copy() for name, value in state.items()}
         fed.play(selector, range(self.rounds, self.rounds + 3), self.size)
-        _same_state(state, frozen, "saved state changed while the selector went on: state_dict must copy")
+        _same_state(state, frozen, "saved state changed while the selector continued: state_dict must copy")
 
     def test_save_and_load_give_the_same_future(self) -> None:
-        """Cut a run anywhere: the loaded selector goes on as the first one does."""
+        """Interrupt a run anywhere: the loaded selector continues as the first one does."""
         for cut in (0, 1, self.rounds):
             selector, fed = self.make(), self._federation(availability=0.8)
             fed.play(selector, cut, self.size)
@@ -184,9 +191,9 @@ class SelectorContract:
             except (FedcohortError, TableError):
                 _same_state(selector.state_dict(), state, f"a refused load ({what}) changed the state")
                 continue
-            raise AssertionError(f"load_state_dict took saved state {what}")
+            raise AssertionError(f"load_state_dict accepted saved state {what}")
 
-    # bad luck
+    # failures
 
     def test_everybody_fails_and_comes_back(self) -> None:
         """Rounds in which nobody is OK, at the start and later, leave a selector that still works."""
@@ -217,7 +224,7 @@ class SelectorContract:
                 self._check_finite(selector)
 
     def test_population_may_grow(self) -> None:
-        """New clients between rounds are welcome, and get their turn."""
+        """New clients may register between rounds, and get their turn."""
         self._skip_if_exempt("growth")
         selector, fed = self.make(), self._federation(population=max(8, self.min_population))
         fed.play(selector, 4, 4)
@@ -229,7 +236,7 @@ class SelectorContract:
     # honesty
 
     def test_only_declared_signals_are_used(self) -> None:
-        """Reading anything else raises, and carrying it changes nothing."""
+        """Reading anything else raises, and its presence changes nothing."""
         lean = self._federation().play(self.make(), self.rounds, self.size)
         full = self._federation(full=True).play(self.make(), self.rounds, self.size)
         _same_future(lean, full, "with undeclared signals within reach")
@@ -284,7 +291,7 @@ class SelectorContract:
         mean = float(np.mean(shares))
         assert mean >= self.preference, f"share of good clients {mean:.2f} (per seed {np.round(shares, 2).tolist()})"
 
-    # the means
+    # helpers
 
     def _federation(
         self, *, population: int | None = None, availability: float = 1.0, full: bool = False
@@ -297,7 +304,8 @@ class SelectorContract:
         )
 
     def _exemptions(self) -> dict[str, str]:
-        return {**getattr(self.make(), "exempt", {}), **self.exempt}
+        made = self.make()
+        return {**(made.exempt if isinstance(made, Exempting) else {}), **self.exempt}
 
     def _skip_if_exempt(self, clause: str) -> None:
         reason = self._exemptions().get(clause)
@@ -352,7 +360,7 @@ def _same_state(a: Arrays, b: Arrays, what: str) -> None:
 
 
 def _same_rows(before: Arrays, after: Arrays, what: str) -> None:
-    """As _same_state, but columns may have got more rows."""
+    """As _same_state, but columns may have more rows."""
     assert before.keys() == after.keys(), f"{what} (keys)"
     for name, old in before.items():
         now = after[name] if old.ndim == 0 else after[name][: old.shape[0]]

@@ -1,10 +1,10 @@
-"""A planted federation: every signal of the catalogue, for clients of which it is known who is good.
+"""A synthetic federation: every signal of the catalogue, for clients of which it is known who is good.
 
-No data and no model are trained. Clients of even *identity* are good: they own more samples, are faster and more
-reliable, have more to learn (higher losses, larger gradients) and learn it (a larger fall of the loss), see all
-classes, and their updates point the way the federation goes. Clients of odd identity are the opposite. Everything
-is a function of (seed, round, identity), so that a run can be cut, continued and repeated anywhere, and a relabelled
-federation (`identity` permuted over the slots) is the same world under other slots.
+There is no data, and no model is trained. Clients of even *identity* are good: they own more samples, are faster and
+more reliable, have more to learn (higher losses, larger gradients) and learn it (the loss falls more), see all classes,
+and their updates point in the direction of the federation. Clients of odd identity are the opposite. Everything is a
+function of (seed, round, identity), so that a run can be interrupted, continued and repeated anywhere, and a relabelled
+federation (`identity` permuted over the slots) is the same world with other slots.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedcohort.core.rng import exponential_at, generator, normal_at, uniform_at
 from fedcohort.errors import ContractError
-from fedcohort.protocols import Selector
+from fedcohort.protocols import Prober, Selector
 from fedcohort.signals import SIGNALS, of_side
 from fedcohort.types import Arrays, Cohort, Index, Mask, Outcome, Probed, Real, Round, RoundResult, Signals
 
@@ -62,19 +62,37 @@ _DEADLINE = 60.0  # seconds waited for those that never come
 
 @dataclass
 class SyntheticFederation:
-    """A world and a task in one, cheap enough for thousands of rounds a second."""
+    """A world and a task in one, cheap enough for thousands of rounds a second.
+
+    Args:
+        population: number of clients.
+        seed: of every random draw.
+        contrast: 1 makes two classes of clients, 0 makes them all alike.
+        noise: relative noise of every measured number.
+        failure: share of dispatched clients whose outcome is not OK.
+        availability: probability that a client is available in a round.
+        identity: which client is in which slot; by default in the order of the slots.
+        flipped: scalar signals of which a good client has the *other* class's value.
+        forced: the outcome of everybody, if given.
+        poison: put into every other row of every client, server and probe signal.
+        full: also carry the signals that were not declared (reading them still raises).
+
+    >>> from fedcohort.selectors.uniform import Uniform
+    >>> [cohort.clients.size for _, cohort in SyntheticFederation(24).play(Uniform(), rounds=3, size=6)]
+    [6, 6, 6]
+    """
 
     population: int = 24
     seed: int = 0
-    contrast: float = 1.0  # 1: two classes of clients; 0: all alike
-    noise: float = 0.05  # relative luck of every measured number
-    failure: float = 0.1  # share of dispatched clients that do not end OK
-    availability: float = 1.0  # probability that a client can be asked in a round
-    identity: Index | None = None  # who sits in which slot; the order of the slots by default
-    flipped: frozenset[str] = frozenset()  # scalar signals of which a good client has the *other* class's value
-    forced: Outcome | None = None  # everybody ends like this
-    poison: float | None = None  # put into every other row of every client, server and probe signal
-    full: bool = False  # also carry the signals that were not declared (reading them still raises)
+    contrast: float = 1.0
+    noise: float = 0.05
+    failure: float = 0.1
+    availability: float = 1.0
+    identity: Index | None = None
+    flipped: frozenset[str] = frozenset()
+    forced: Outcome | None = None
+    poison: float | None = None
+    full: bool = False
     classes: int = field(default=CLASSES, init=False)
 
     def __post_init__(self) -> None:
@@ -92,7 +110,7 @@ class SyntheticFederation:
         return np.equal(self._identity % 2, 0)
 
     def available(self, index: int) -> Index:
-        """Sorted slots that can be asked in this round."""
+        """Sorted slots of the clients that are available in this round."""
         if self.availability >= 1.0:
             return np.arange(self.population)
         here = uniform_at(self.seed, "available", index, self._identity) < self.availability
@@ -114,10 +132,9 @@ class SyntheticFederation:
 
     def answers(self, rnd: Round, selector: Selector, generator: np.random.Generator) -> Round:
         """The round with the answers to the selector's probe, if it probes. A few of those asked do not answer."""
-        probe = getattr(selector, "probe", None)
-        if probe is None:
+        if not isinstance(selector, Prober):
             return rnd
-        asked = np.asarray(probe(rnd, generator))
+        asked = np.asarray(selector.probe(rnd, generator))
         self._check(asked, rnd, "probed", rnd.available.size)
         if asked.size == 0:
             return rnd
@@ -136,7 +153,7 @@ class SyntheticFederation:
         return rnd, cohort
 
     def outcomes(self, index: int, clients: Index) -> NDArray[np.int8]:
-        """What becomes of these clients if they are asked in this round."""
+        """The outcome of these clients if they are asked in this round."""
         if self.forced is not None or self.failure <= 0.0:
             return np.full(clients.size, self.forced or Outcome.OK, np.int8)
         who = self._identity[clients]
@@ -155,11 +172,11 @@ class SyntheticFederation:
 
     def model(self, index: int) -> Real:
         """The global parameters after this round (they move along one line)."""
-        way: Real = (_compass(PARAMS) * (1.0 - np.exp(-(index + 1) / 20.0))).astype(np.float32)
-        return way
+        params: Real = (_direction(PARAMS) * (1.0 - np.exp(-(index + 1) / 20.0))).astype(np.float32)
+        return params
 
     def result(self, rnd: Round, cohort: Cohort, needs: frozenset[str]) -> RoundResult:
-        """What comes of the round: one row per dispatched client in ascending order, NaN where nobody replied."""
+        """The result of the round: one row per dispatched client in ascending order, NaN where nobody replied."""
         clients = np.sort(cohort.clients)
         outcome = self.outcomes(rnd.index, clients)
         names = (of_side(SIGNALS, "client") | of_side(SIGNALS, "server")) - {"model"}
@@ -182,7 +199,7 @@ class SyntheticFederation:
     def play(
         self, selector: Selector, rounds: int | Iterable[int], size: int, seed: int = 0
     ) -> list[tuple[Round, Cohort]]:
-        """Run the selector through these rounds; returns what it was asked and whom it chose."""
+        """Run the selector through these rounds; returns each round and the cohort it chose."""
         steps = []
         for index in range(rounds) if isinstance(rounds, int) else rounds:
             rnd, cohort = self.ask(selector, index, size, seed)
@@ -209,10 +226,10 @@ class SyntheticFederation:
                 rule = (
                     f"the clients {what} in round {rnd.index} must be unique available slots as int64, at most {most}"
                 )
-                raise ContractError(f"{what}: {fault}", rule, "look at how the array is made")
+                raise ContractError(f"{what}: {fault}", rule, "check how the array is computed")
 
     def _level(self, name: str, index: int, who: Index) -> NDArray[np.float64]:
-        """The planted value of a scalar signal, without luck."""
+        """The value of a scalar signal without noise."""
         good, bad, power = _LEVELS[name]
         if name in self.flipped:
             good, bad = bad, good
@@ -221,13 +238,13 @@ class SyntheticFederation:
         return (0.5 * (good + bad) + side * (good - bad)) * decay**power
 
     def _vector(self, name: str, index: int, who: Index) -> NDArray[np.float64]:
-        """Rows that point along the compass (good) or to a place of their own (bad)."""
+        """Rows that point in the common direction (good) or in one of their own (bad)."""
         width = _WIDTHS[name]
         cell = who[:, None] * 64 + np.arange(width)
         astray = (np.where(who % 2 == 0, 0.0, 1.0) * self.contrast)[:, None]
         own = normal_at(self.seed, "direction", 0, cell.reshape(-1)).reshape(cell.shape) / np.sqrt(width)
         shake = normal_at(self.seed, name, index, cell.reshape(-1)).reshape(cell.shape) / np.sqrt(width)
-        row = (1.0 - astray) * _compass(width) + astray * own + self.noise * shake
+        row = (1.0 - astray) * _direction(width) + astray * own + self.noise * shake
         if name in ("weights", "probe_weights"):
             row = row + self.model(index - 1)
         out: NDArray[np.float64] = row
@@ -242,7 +259,7 @@ class SyntheticFederation:
         return np.rint(level).astype(np.int64) if name == "samples" else level.astype(np.float32)
 
     def _measured(self, names: Iterable[str], index: int, clients: Index) -> Arrays:
-        """Columns of client, server or probe signals, poisoned if asked for."""
+        """Columns of client, server or probe signals, poisoned if `poison` is given."""
         who, columns = self._identity[clients], {}
         for name in sorted(names):
             if name in _WIDTHS:
@@ -265,8 +282,8 @@ class SyntheticFederation:
         return 0.5 + 0.3 * self.contrast * (share - 0.5) + 0.2 * self.noise * shake
 
 
-def _compass(width: int) -> NDArray[np.float64]:
-    """The unit direction in which the planted federation goes."""
+def _direction(width: int) -> NDArray[np.float64]:
+    """The unit vector in whose direction the federation moves."""
     wave = np.cos(np.arange(width) + 1.0)
     unit: NDArray[np.float64] = wave / np.linalg.norm(wave)
     return unit
