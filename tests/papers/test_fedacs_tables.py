@@ -54,7 +54,7 @@ def test_improvements_follow_from_the_accuracies_up_to_their_rounding():
     """(acc - base) / (iid - base), where each accuracy is known to 0.05 only."""
     for world, printed in table2.IMPROVEMENT.items():
         base, iid = table2.ACCURACY[world][fedacs.BASE], table2.ACCURACY[world][fedacs.IID]
-        for who, percent in printed.items():
+        for who, percent in ((who, p) for who, p in printed.items() if p is not None):
             gain, gap = table2.ACCURACY[world][who] - base, iid - base
             ends = [100 * (gain + a) / (gap + b) for a in (-0.1, 0.1) for b in (-0.1, 0.1)]
             assert min(ends) <= percent <= max(ends), (world, who)

@@ -1,7 +1,7 @@
 """Runs a paper's table: every cell for every seed, ours beside the published number, and which claims hold.
 
-The runs go to the store, so an interrupted reproduction goes on where it stopped and a second one reads. The result is
-data (`results/ID-SCALE.json`): values by seed, intervals, configurations with their digests, claims, departures.
+The runs go to the store, so an interrupted reproduction continues where it stopped and a second one reads. The result
+is data (`results/ID-SCALE.json`): values by seed, intervals, configurations with their digests, claims, departures.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ def markdown(result: Mapping[str, Any]) -> str:
     seeds = len(result["seeds"])
     made = f"scale `{result['scale']}`, {seeds} seed{'s' * (seeds > 1)}, made {result['made']}"
     if cost:
-        made += f", {cost['runs']} runs ({cost['run_now']} of them in {cost['wall_seconds'] / 60:.0f} min in this go)"
+        minutes = cost["wall_seconds"] / 60
+        made += f", {cost['runs']} runs ({cost['run_now']} done in {minutes:.0f} min, the others read from the store)"
     lines = [f"## {result['title']}", f"`fedcohort reproduce {result['study']} --scale {result['scale']}`; {made}.", ""]
     lines += [*_table(result), "", *_claims(result["claims"])]
     if result["departures"]:

@@ -1,7 +1,7 @@
 """A table or figure of a paper as data: which runs make each cell, what was published, what it is said to show.
 
 A `Study` has cells (a run's keys, what is measured of it, the published number) and claims (this beats that). Nothing
-here runs anything; `experiment.reproduce` does. How a file reads: see `fedcm_table3.py`.
+here runs anything; `papers.reproduce` does. `fedcm_table3.py` is a good example to start a new one from.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Quantity:
 
 
 def quantity(name: str, *, percent: bool | None = None, digits: int = 1) -> Quantity:
-    """A metric of `experiment.measure` that needs no target; accuracies are printed in percent."""
+    """A metric of `fedcohort compare` that needs no target; accuracies are printed in percent."""
     known = metric(name)
     shares = ("terminal", "best", "early_stop", "final", "drop", "macro_f1", "f1", "coverage")
     factor = 100.0 if (name in shares if percent is None else percent) else 1.0

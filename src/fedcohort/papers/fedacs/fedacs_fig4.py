@@ -72,8 +72,8 @@ STUDIES = (
         {
             scale: (
                 *told,
-                "groups are the clients with alpha within 0.1 of 0, 0.2, ..., 1 that were asked (uniformly), in the "
-                "place of ten clients each that are measured in every round",
+                "groups are the clients with alpha within 0.1 of 0, 0.2, ..., 1 that were asked (uniformly), instead "
+                "of ten clients each that are measured in every round",
             )
             for scale, told in DEPARTURES.items()
         },

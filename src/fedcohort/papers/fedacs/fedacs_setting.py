@@ -37,15 +37,15 @@ _CUTS = "unused=0.88, validation=0.01, recut=True, test=0.05"
 DEPARTURES = {
     "smoke": ("8 x 8 digits, a small perceptron, 40 clients, 10 rounds: it shows that everything runs, nothing else",),
     "laptop": (
-        "100 samples per client in the place of 2,000, of 6,600 images, so that each is handed out three times "
+        "100 samples per client instead of 2,000, of 6,600 images, so that each is handed out three times "
         "(the paper: eight times), and no augmentation",
-        "80 rounds in the place of 1,000; terminal accuracy is the mean of the last 16 in the place of 50",
-        "3 local epochs of batches of 32 in the place of 5 of 400 (10 steps in the place of 25); lr 0.1, its decay "
+        "80 rounds instead of 1,000; terminal accuracy is the mean of the last 16 instead of 50",
+        "3 local epochs of batches of 32 instead of 5 of 400 (10 steps instead of 25); lr 0.1, its decay "
         "and momentum as in the paper and its code",
-        "test set of 3,000; Oort's ban after 8 rounds in the place of 100, the same share of all rounds",
-        "means over seeds in the place of medians over five",
+        "test set of 3,000; Oort's ban after 8 rounds instead of 100, the same share of all rounds",
+        "means over seeds instead of medians over five",
     ),
-    "paper": ("no augmentation", "means over seeds in the place of medians"),
+    "paper": ("no augmentation", "means over seeds instead of medians"),
 }
 
 

@@ -9,29 +9,18 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     BASE,
     CMFL,
     DEPARTURES,
-    DIRICHLET,
     IID,
     OORT,
-    PARETO,
     REXP3,
     RIVALS,
     SEEDS,
-    UNIFORM,
     improvement,
     run,
 )
+from fedcohort.papers.published import published
 from fedcohort.papers.study import Cell, Claim, Study, beats, quantity
 
-ACCURACY = {
-    UNIFORM: {IID: 74.0, BASE: 70.8, ACS: 73.3, REXP3: 71.3, CMFL: 68.3, OORT: 72.3},
-    PARETO: {IID: 74.0, BASE: 68.8, ACS: 71.6, REXP3: 69.7, CMFL: 66.2, OORT: 71.3},
-    DIRICHLET: {IID: 74.0, BASE: 69.7, ACS: 72.7, REXP3: 70.1, CMFL: 64.8, OORT: 71.3},
-}
-IMPROVEMENT = {
-    UNIFORM: {ACS: 78.2, REXP3: 15.1, CMFL: -77.8, OORT: 45.9},
-    PARETO: {ACS: 54.1, REXP3: 16.2, CMFL: -50.1, OORT: 47.5},
-    DIRICHLET: {ACS: 69.8, REXP3: 9.8, CMFL: -112.2, OORT: 37.4},
-}
+ACCURACY, IMPROVEMENT = published("fedacs", "table2").values()  # by environment and method
 PAIRS = ((IID, BASE), (ACS, BASE), (REXP3, BASE), (OORT, BASE), (BASE, CMFL), (ACS, REXP3), (ACS, OORT))
 
 
@@ -43,9 +32,9 @@ def gained(world: str) -> str:
 def cells(scale: str) -> Sequence[Cell]:
     """Accuracy of all, and of the rivals what they won back of the loss through skew."""
     found = []
-    for world, published in ACCURACY.items():
+    for world, printed in ACCURACY.items():
         for who in (IID, *RIVALS):
-            found.append(Cell(who, world, run(scale, world, who), quantity("terminal"), published[who]))
+            found.append(Cell(who, world, run(scale, world, who), quantity("terminal"), printed[who]))
         back = improvement((BASE, world), (IID, world))
         for who in RIVALS[1:]:
             found.append(Cell(who, gained(world), run(scale, world, who), back, IMPROVEMENT[world][who]))
@@ -60,9 +49,9 @@ def claims(scale: str) -> Sequence[Claim]:
             f"{world}: {left} beats {right}",
             (left, world),
             (right, world),
-            round(published[left] - published[right], 2),
+            round(printed[left] - printed[right], 2),
         )
-        for world, published in ACCURACY.items()
+        for world, printed in ACCURACY.items()
         for left, right in PAIRS
     ]
 

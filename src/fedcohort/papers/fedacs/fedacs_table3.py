@@ -10,22 +10,16 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     BASE,
     CMFL,
     DEPARTURES,
-    DIRICHLET,
     OORT,
-    PARETO,
     REXP3,
     RIVALS,
     SEEDS,
-    UNIFORM,
     run,
 )
-from fedcohort.papers.study import Cell, Claim, Lookup, Quantity, Study, Value, beats, until
+from fedcohort.papers.published import published
+from fedcohort.papers.study import Cell, Claim, Lookup, Quantity, Study, beats, until
 
-PUBLISHED: dict[str, dict[str, Value]] = {  # to 70, 68 and 68 %
-    UNIFORM: {BASE: 490, ACS: 245, REXP3: 400, CMFL: 775, OORT: 270},
-    PARETO: {BASE: 520, ACS: 245, REXP3: 365, CMFL: 835, OORT: 205},
-    DIRICHLET: {BASE: 465, ACS: 220, REXP3: None, CMFL: None, OORT: 210},
-}
+PUBLISHED = published("fedacs", "table3")  # by environment and method
 SHARE = 0.95  # of the baseline's terminal accuracy
 PAIRS = ((ACS, BASE), (REXP3, BASE), (OORT, BASE), (BASE, CMFL), (ACS, REXP3))
 
@@ -44,8 +38,8 @@ def rounds(world: str) -> Quantity:
 def cells(scale: str) -> Sequence[Cell]:
     """Five methods x three environments."""
     return [
-        Cell(who, world, run(scale, world, who), rounds(world), published[who])
-        for world, published in PUBLISHED.items()
+        Cell(who, world, run(scale, world, who), rounds(world), printed[who])
+        for world, printed in PUBLISHED.items()
         for who in RIVALS
     ]
 
@@ -54,9 +48,9 @@ def claims(scale: str) -> Sequence[Claim]:
     """Who is faster than whom."""
     del scale
     found = []
-    for world, published in PUBLISHED.items():
+    for world, printed in PUBLISHED.items():
         for left, right in PAIRS:
-            first, second = published[left], published[right]
+            first, second = printed[left], printed[right]
             gain = None if first is None or second is None else first - second
             found.append(beats(f"{world}: {left} is faster than {right}", (left, world), (right, world), gain))
     return found

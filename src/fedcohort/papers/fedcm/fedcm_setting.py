@@ -34,21 +34,21 @@ EXHAUSTIVE = 8  # clients up to which all subsets are tried at laptop scale
 SEEDS = {"smoke": 1, "laptop": 3, "paper": 2}
 _CUTS = "unused=0.964, validation=0.01, recut=True, test=0.05"
 _LAPTOP = (
-    "the PyTorch-tutorial CNN (62,006 parameters) in the place of VGG-11",
+    "the PyTorch-tutorial CNN (62,006 parameters) instead of VGG-11",
     "100 training samples per client on average, none twice, and no augmentation",
     "batch 16, lr 0.05, momentum 0.5, weight decay 5e-4 (the paper states none), fixed by a look at uniform + FedAvg",
-    "validation set of 57 per class in the place of 500; test set of 3,000",
-    "30 rounds in the place of 100",
+    "validation set of 57 per class instead of 500; test set of 3,000",
+    "30 rounds instead of 100",
     "terminal accuracy (mean of the last fifth of the rounds); the paper does not say which round it prints",
-    "weights p_k / sum p_k in the place of p_k N / |S|, with and without CA",
+    "weights p_k / sum p_k instead of p_k N / |S|, with and without CA",
 )
 DEPARTURES = {
     "smoke": ("8 x 8 digits, a small perceptron, 4 rounds: it shows that everything runs, and nothing else",),
     "laptop": _LAPTOP,
     "paper": (
-        "group in the place of batch normalisation, no augmentation",
+        "group instead of batch normalisation, no augmentation",
         "lr 0.01, momentum 0.9: not stated",
-        "weights p_k / sum p_k in the place of p_k N / |S|, with and without CA",
+        "weights p_k / sum p_k instead of p_k N / |S|, with and without CA",
     ),
 }
 
@@ -82,6 +82,11 @@ def method(algorithm: str, score: str | None, search: int | None = None) -> str:
     return f"fedca(inner={inner!r}, score={score!r}{limit})"
 
 
+def filtered(score: str | None) -> str:
+    """How the published tables name the filter."""
+    return "without CA" if score is None else SCORES[score]
+
+
 def row(world: str, score: str | None) -> str:
     """The heading of a row in Tables 3, 4 and 5."""
-    return f"{world}, {'without CA' if score is None else f'CA, {SCORES[score]}'}"
+    return f"{world}, {'' if score is None else 'CA, '}{filtered(score)}"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedcohort.papers.fedcm import fedcm_table3
 from fedcohort.papers.fedcm.fedcm_setting import (
     AVG,
     BANDITS,
     CLASS,
-    CLIENT,
     DEPARTURES,
     PDP,
     PROX,
@@ -18,33 +16,26 @@ from fedcohort.papers.fedcm.fedcm_setting import (
     TS,
     UCB,
     WORLDS,
+    filtered,
     row,
     run,
 )
+from fedcohort.papers.published import published
 from fedcohort.papers.study import Cell, Claim, Quantity, Study, Value, beats, quantity
 
-Numbers = Mapping[tuple[str, str], tuple[Value, Value, Value]]  # without, Dirac delta, classification loss
+Numbers = Mapping[str, Mapping[str, Mapping[str, Value]]]  # by world, algorithm and filter
 
-PUBLISHED: Numbers = {
-    **fedcm_table3.PUBLISHED,
-    (CLIENT, AVG): (63.97, None, None),
-    (CLIENT, UCB): (None, 75.05, 72.05),
-    (CLIENT, TS): (None, 75.06, 72.95),
-    (CLASS, AVG): (40.24, None, None),
-    (CLASS, UCB): (None, 63.96, 61.76),
-    (CLASS, TS): (None, 61.29, 64.13),
-}
+PUBLISHED: Numbers = published("fedcm", "table4")
 
 
-def grid(scale: str, what: Mapping[str, Quantity], published: Numbers) -> list[Cell]:
+def grid(scale: str, what: Mapping[str, Quantity], numbers: Numbers) -> list[Cell]:
     """Every combination that the paper's Tables 4 and 5 have; `what` is measured in each world."""
     found = []
     for world, name in WORLDS.items():
-        for i, score in enumerate((None, *SCORES)):
-            plain = (AVG, PROX, PDP) if score is None else (PROX, PDP, UCB, TS)
-            for algorithm in plain:
-                keys = run(scale, name, algorithm, score)
-                found.append(Cell(row(world, score), algorithm, keys, what[world], published[world, algorithm][i]))
+        for score in (None, *SCORES):
+            for algorithm in (AVG, PROX, PDP) if score is None else (PROX, PDP, UCB, TS):
+                keys, printed = run(scale, name, algorithm, score), numbers[world][algorithm][filtered(score)]
+                found.append(Cell(row(world, score), algorithm, keys, what[world], printed))
     return found
 
 
@@ -53,16 +44,16 @@ def cells(scale: str) -> Sequence[Cell]:
     return grid(scale, dict.fromkeys(WORLDS, quantity("terminal")), PUBLISHED)
 
 
-def rivals(published: Numbers, verb: str) -> list[Claim]:
+def rivals(numbers: Numbers, verb: str) -> list[Claim]:
     """Both bandits beat FedAvg and FedProx everywhere, and FedPdp in class heterogeneity (the text on Figure 3)."""
     found = []
     for world in WORLDS:
         for bandit in BANDITS:
-            for i, score in enumerate(SCORES, 1):
+            for score, name in SCORES.items():
                 for rival in (AVG, PROX, *((PDP,) if world == CLASS else ())):
-                    ours, theirs = published[world, bandit][i], published[world, rival][0]
+                    ours, theirs = numbers[world][bandit][name], numbers[world][rival][filtered(None)]
                     gain = None if ours is None or theirs is None else round(ours - theirs, 2)
-                    words = f"{world}: {bandit} with {SCORES[score]} {verb} {rival}"
+                    words = f"{world}: {bandit} with {name} {verb} {rival}"
                     found.append(beats(words, (row(world, score), bandit), (row(world, None), rival), gain))
     return found
 

@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
-from fedcohort.papers.fedcm.fedcm_setting import AVG, CLASS, CLIENT, DEPARTURES, PDP, PROX, SEEDS, TS, UCB, WORLDS, row
+from fedcohort.papers.fedcm.fedcm_setting import AVG, DEPARTURES, SEEDS, WORLDS, row
 from fedcohort.papers.fedcm.fedcm_table4 import Numbers, grid, rivals
+from fedcohort.papers.published import published
 from fedcohort.papers.study import Cell, Claim, Lookup, Quantity, Study, until
 
-PUBLISHED: Numbers = {  # None: the paper prints a stroke; FedProx did not get there
-    (CLIENT, AVG): (100, None, None),
-    (CLIENT, PROX): (None, None, 84),
-    (CLIENT, PDP): (52, 57, 49),
-    (CLIENT, UCB): (None, 35, 53),
-    (CLIENT, TS): (None, 31, 51),
-    (CLASS, AVG): (100, None, None),
-    (CLASS, PROX): (71, 52, 59),
-    (CLASS, PDP): (46, 35, 34),
-    (CLASS, UCB): (None, 27, 33),
-    (CLASS, TS): (None, 24, 25),
-}
+PUBLISHED: Numbers = published("fedcm", "table5")
 
 
 def rounds(world: str) -> Quantity:

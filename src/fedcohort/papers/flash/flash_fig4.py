@@ -1,4 +1,4 @@
-"""FLASH, Fig. 4: (a, b) other bandits in the place of the linear one, (c, d) contexts without one of their elements."""
+"""FLASH, Fig. 4: (a, b) other bandits instead of the linear one, (c, d) contexts without one of their elements."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def context_claims(scale: str) -> Sequence[Claim]:
 STUDIES = (
     Study(
         "flash:fig4-bandits",
-        "FLASH, Fig. 4 a and b: other bandits in the place of the linear one, with FedAvg (CIFAR-10; %, virtual s)",
+        "FLASH, Fig. 4 a and b: other bandits instead of the linear one, with FedAvg (CIFAR-10; %, virtual s)",
         bandit_cells,
         bandit_claims,
         SEEDS,

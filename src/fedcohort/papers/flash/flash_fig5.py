@@ -56,7 +56,7 @@ def claims(scale: str) -> Sequence[Claim]:
     at: dict[tuple[str, float, float], Place] = {
         (d, a, b): (row(a, b), d) for d, pairs in PAIRS.items() for a, b in pairs
     }
-    minimal = "CIFAR-10: with alpha 0.1, beta {:g} in the place of 4 changes little (at most {:g} points)"
+    minimal = "CIFAR-10: with alpha 0.1, beta {:g} instead of 4 changes little (at most {:g} points)"
     return (
         *(
             Claim(minimal.format(beta, SMALL), (at[CIFAR, 0.1, beta],), (at[CIFAR, 0.1, 4.0],), within=SMALL)

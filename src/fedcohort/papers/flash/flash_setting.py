@@ -1,7 +1,7 @@
 """What the tables and figures of the FLASH paper share: 50 clients, a fifth asked per round, skew, noise and time.
 
 FLASH is a choice and a loss: its clients train on the robust loss (its eq. 3), those of its rivals on cross-entropy. So
-there are two rows that the paper has not: FLASH's choice on cross-entropy, and choice by lot on FLASH's loss.
+there are two rows that the paper has not: FLASH's choice on cross-entropy, and uniform choice on FLASH's loss.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ ROBUST = {CIFAR: (0.1, 4.0), FEMNIST: (1.0, 8.0)}  # (alpha, beta) of the robust
 DEPARTURES = {
     "smoke": ("8 x 8 digits, a small perceptron, 20 clients, 4 rounds: it shows that everything runs, nothing else",),
     "laptop": (
-        "the PyTorch-tutorial CNN (62,006 parameters) in the place of ResNet-18",
+        "the PyTorch-tutorial CNN (62,006 parameters) instead of ResNet-18",
         "175 samples per client of CIFAR-10, a tenth of them its validation part; 4,800 test images",
-        "30 rounds in the place of at most 1,500, E = 2 in the place of 5, batch 32",
+        "30 rounds instead of at most 1,500, E = 2 instead of 5, batch 32",
         "Adam with lr 0.004, the best of 0.001, 0.002 and 0.004 with random choice and FedAvg (the paper states no lr)",
         "best test accuracy over an evaluation every third round (the paper: early-stop, in its figures best)",
         "2 seeds (the paper prints deviations but no count)",
         "FLASH, restless and neural bandit measure the last cohort and who was not measured for 20 rounds, not all "
         "clients; FEEL asks 15 clients a round for their gradient norm, not all; the warm-up of FedCor is 8 rounds",
-        "FLASH is our default: standardised rewards, scaled contexts (literally as printed it chooses by lot)",
+        "FLASH is our default: standardised rewards, scaled contexts (as printed it chooses uniformly at random)",
     ),
     "paper": (
-        "group in the place of batch normalisation, Adam with lr 1e-3 and batch 64 (not stated)",
-        "FLASH is our default: standardised rewards, scaled contexts (literally as printed it chooses by lot)",
+        "group instead of batch normalisation, Adam with lr 1e-3 and batch 64 (not stated)",
+        "FLASH is our default: standardised rewards, scaled contexts (as printed it chooses uniformly at random)",
     ),
 }
 FEMNIST_DEPARTURES = {

@@ -34,7 +34,7 @@ SEEDS = {"smoke": 1, "laptop": 3, "paper": 3}
 DEPARTURES = {
     "smoke": ("8 x 8 digits, a small perceptron, 20 clients, 6 rounds: it shows that everything runs, and no more",),
     "laptop": (
-        "about 50 training samples per client in the place of 500, batch 16 in the place of 50; E = 5, lr 0.01, "
+        "about 50 training samples per client instead of 500, batch 16 instead of 50; E = 5, lr 0.01, "
         "momentum 0.9 as in the paper",
         "a third of the rounds on CIFAR-10 (100) and half on MNIST (50, 50, 75), and exploration that falls as many "
         "times faster; latency is the mean of a round times the paper's number of rounds",
@@ -43,9 +43,9 @@ DEPARTURES = {
         "best accuracy on 5,000 test images, measured every third round; the paper does not say which round it prints "
         "(its code plots the best so far)",
         "rewards from 1,000 validation images at the server; the authors' code takes the test set",
-        "3 seeds in the place of 1",
+        "3 seeds instead of 1",
     ),
-    "paper": ("rewards from validation data; the authors' code takes the test set", "3 seeds in the place of 1"),
+    "paper": ("rewards from validation data; the authors' code takes the test set", "3 seeds instead of 1"),
 }
 
 

@@ -21,6 +21,7 @@ from fedcohort.papers.flash_rl.flash_rl_setting import (
     latency,
     run,
 )
+from fedcohort.papers.published import published
 from fedcohort.papers.study import Cell, Claim, Study, beats, quantity, row_beats
 
 ROUNDS = {
@@ -31,14 +32,7 @@ ROUNDS = {
     (MNIST, DIR5): 100,
     (MNIST, LABELS): 150,
 }
-PUBLISHED = {  # accuracy in percent and seconds of FedAvg, FAVOR, FLASH-RL
-    (CIFAR, DIR8): ((52.24, 383.43), (51.83, 388.36), (54.50, 380.45)),
-    (CIFAR, DIR5): ((50.99, 383.92), (52.90, 382.85), (52.25, 288.59)),
-    (CIFAR, SHARDS): ((47.84, 378.61), (50.34, 380.59), (51.20, 337.86)),
-    (MNIST, DIR8): ((99.04, 676.89), (99.09, 682.22), (99.06, 601.07)),
-    (MNIST, DIR5): ((98.99, 674.13), (99.04, 672.77), (98.90, 621.06)),
-    (MNIST, LABELS): ((98.89, 1002.57), (99.02, 1015.77), (98.74, 979.79)),
-}
+PUBLISHED = published("flash_rl", "table1")  # by data, division and row: accuracy, seconds
 SIMILAR = 0.5  # points: what "similar accuracy" may mean on MNIST
 
 
@@ -60,18 +54,18 @@ def latency_of(division: str) -> str:
 def cells(data: str, scale: str) -> Sequence[Cell]:
     """Three rows, two columns per division; both come from one run."""
     found = []
-    for row, name in enumerate(ROWS):
+    for name in ROWS:
         for division in divisions(data):
-            many, (accuracy, seconds) = ROUNDS[data, division], PUBLISHED[data, division][row]
+            many, printed = ROUNDS[data, division], PUBLISHED[data][division][name]
             keys = run(scale, data, division, name, many)
-            found.append(Cell(name, accuracy_of(division), keys, quantity("best", digits=2), accuracy))
-            found.append(Cell(name, latency_of(division), keys, latency(scale, data, many), seconds))
+            found.append(Cell(name, accuracy_of(division), keys, quantity("best", digits=2), printed["accuracy"]))
+            found.append(Cell(name, latency_of(division), keys, latency(scale, data, many), printed["seconds"]))
     return found
 
 
-def _difference(data: str, division: str, left: str, right: str, what: int) -> float:
-    of = dict(zip(ROWS, PUBLISHED[data, division], strict=True))
-    return of[left][what] - of[right][what]
+def _difference(data: str, division: str, left: str, right: str, what: str) -> float:
+    of = PUBLISHED[data][division]
+    return float(of[left][what] - of[right][what])
 
 
 def _latency_claims(data: str) -> list[Claim]:
@@ -79,13 +73,13 @@ def _latency_claims(data: str) -> list[Claim]:
     for other in (FEDAVG, FAVOR):
         for division in divisions(data):
             words = f"{division}: FLASH-RL takes less time than {other}"
-            place = latency_of(division)
-            found.append(beats(words, (FLASHRL, place), (other, place), _difference(data, division, FLASHRL, other, 1)))
+            place, gain = latency_of(division), _difference(data, division, FLASHRL, other, "seconds")
+            found.append(beats(words, (FLASHRL, place), (other, place), gain))
         columns = [latency_of(d) for d in divisions(data)]
         found.append(
             row_beats(f"over the three divisions: FLASH-RL takes less time than {other}", FLASHRL, other, columns)
         )
-    same = [((FEDAVG, latency_of(d)), 0.03 * PUBLISHED[data, d][0][1]) for d in divisions(data)]
+    same = [((FEDAVG, latency_of(d)), 0.03 * PUBLISHED[data][d][FEDAVG]["seconds"]) for d in divisions(data)]
     found += [Claim(f"FedAvg's latency is the published one within 3 % ({p[1]})", (p,), within=w) for p, w in same]
     return found
 
@@ -102,7 +96,7 @@ def claims_cifar(scale: str) -> Sequence[Claim]:
         (FLASHRL, FEDAVG, SHARDS),
         (FLASHRL, FAVOR, SHARDS),
     ):
-        place, published = accuracy_of(division), _difference(CIFAR, division, left, right, 0)
+        place, published = accuracy_of(division), _difference(CIFAR, division, left, right, "accuracy")
         found.append(
             beats(f"{division}: {left} is more accurate than {right}", (left, place), (right, place), published)
         )
@@ -120,7 +114,7 @@ def claims_mnist(scale: str) -> Sequence[Claim]:
             f"{place.partition(',')[0]}: FLASH-RL and FAVOR are within {SIMILAR} points",
             ((FLASHRL, place),),
             ((FAVOR, place),),
-            _difference(MNIST, division, FLASHRL, FAVOR, 0),
+            _difference(MNIST, division, FLASHRL, FAVOR, "accuracy"),
             within=SIMILAR,
         )
         for place, division in zip(places, divisions(MNIST), strict=True)

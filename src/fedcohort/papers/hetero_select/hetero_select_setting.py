@@ -20,7 +20,7 @@ DEPARTURES = {
     "laptop": (
         "the PyTorch-tutorial CNN (62,006 parameters); the summary names no network",
         "4 % of the training data (150 samples per client on average), batch 32, momentum 0.9; E = 5, lr 0.01 as told",
-        "50 rounds in the place of 100, and a temperature that falls over these",
+        "50 rounds instead of 100, and a temperature that falls over these",
         "5,000 test images, every second round; stable is the mean of the last 10 rounds (not defined in the summary)",
         "gamma = 0.7, tau0 = 1, all weights 1: tau0 of the main runs is not stated",
     ),

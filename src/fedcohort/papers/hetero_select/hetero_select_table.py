@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedcohort.papers.hetero_select.hetero_select_setting import DEPARTURES, SEEDS, STABLE, hetero, run
-from fedcohort.papers.study import Cell, Claim, Study, Value, beats, quantity
+from fedcohort.papers.published import published
+from fedcohort.papers.study import Cell, Claim, Study, beats, quantity
 
 ADDITIVE, MULTIPLICATIVE, OORT = "HeteRo-Select, additive", "HeteRo-Select, multiplicative", "Oort"
 FULL, HALF = "FedProx, all clients", "FedProx, random half"
 PEAK, FINAL, STEADY, DROP = "peak (%)", "final (%)", "stable (%)", "drop (points)"
-PUBLISHED: dict[str, tuple[Value, Value, Value, Value]] = {
-    ADDITIVE: (74.75, 72.76, 70.97, 1.99),
-    MULTIPLICATIVE: (None, None, None, 2.76),
-    OORT: (73.98, 71.25, None, 2.73),
-    FULL: (70.31, None, 69.19, None),
-    HALF: (None, None, 66.0, None),
-}
-PEAKS = {0.01: 64.78, 0.1: 70.01}  # explorative strategy, by mu
+PUBLISHED = published("hetero_select", "table")
+PEAKS = published("hetero_select", "mu")
+STABLE_BY_SHARE = published("hetero_select", "participation")
+EXPLORATIVE, RANDOM_HALF = PEAKS  # its rows
 SIZES = {"25 %": 3, "50 %": 6, "75 %": 9, "100 %": 12}
 CHOSEN, RANDOM = "HeteRo-Select", "random"
 
@@ -37,16 +34,11 @@ def table_cells(scale: str) -> Sequence[Cell]:
         (STEADY, STABLE),
         (DROP, quantity("drop", digits=2)),
     )
-    return [
-        Cell(row, name, keys, what, PUBLISHED[row][i])
-        for row, keys in runs.items()
-        for i, (name, what) in enumerate(columns)
-    ]
+    return [Cell(row, name, keys, what, PUBLISHED[row][name]) for row, keys in runs.items() for name, what in columns]
 
 
 def _claim(words: str, left: str, right: str, column: str) -> Claim:
-    at = (PEAK, FINAL, STEADY, DROP).index(column)
-    ours, theirs = PUBLISHED[left][at], PUBLISHED[right][at]
+    ours, theirs = PUBLISHED[left][column], PUBLISHED[right][column]
     difference = None if ours is None or theirs is None else ours - theirs
     return beats(words, (left, column), (right, column), difference)
 
@@ -68,42 +60,43 @@ def table_claims(scale: str) -> Sequence[Claim]:
 
 def mu_cells(scale: str) -> Sequence[Cell]:
     """The explorative strategy with a weak and a strong pull, and a random half beside it."""
-    rows = {"HeteRo-Select, explorative": (hetero(scale, tau0=2.0), True), "random half": ("uniform", False)}
+    rows = {EXPLORATIVE: hetero(scale, tau0=2.0), RANDOM_HALF: "uniform"}
     return [
-        Cell(row, f"mu = {mu}", run(scale, text, mu=mu), quantity("best", digits=2), peak if told else None)
-        for row, (text, told) in rows.items()
-        for mu, peak in PEAKS.items()
+        Cell(row, column, run(scale, text, mu=float(column.removeprefix("mu = "))), quantity("best", digits=2), peak)
+        for row, text in rows.items()
+        for column, peak in PEAKS[row].items()
     ]
 
 
 def mu_claims(scale: str) -> Sequence[Claim]:
     """Strong regularisation is what makes exploration work."""
     del scale
-    row = "HeteRo-Select, explorative"
-    words = "mu = 0.1 gives a higher peak than mu = 0.01"
+    weak, strong = PEAKS[EXPLORATIVE]
+    words, gain = f"{strong} gives a higher peak than {weak}", PEAKS[EXPLORATIVE][strong] - PEAKS[EXPLORATIVE][weak]
     return [
-        beats(f"explorative HeteRo-Select: {words}", (row, "mu = 0.1"), (row, "mu = 0.01"), PEAKS[0.1] - PEAKS[0.01]),
-        beats(f"not in the paper: a random half: {words}", ("random half", "mu = 0.1"), ("random half", "mu = 0.01")),
+        beats(f"explorative HeteRo-Select: {words}", (EXPLORATIVE, strong), (EXPLORATIVE, weak), gain),
+        beats(f"not in the paper: a random half: {words}", (RANDOM_HALF, strong), (RANDOM_HALF, weak)),
     ]
 
 
 def participation_cells(scale: str) -> Sequence[Cell]:
     """Two ways of choosing, four sizes; where all are asked there is nothing to choose."""
-    told = {(CHOSEN, "50 %"): 70.97, (CHOSEN, "100 %"): None, (RANDOM, "50 %"): 66.0, (RANDOM, "100 %"): 69.19}
     found = []
     for row in (CHOSEN, RANDOM):
         for share, size in SIZES.items():
             text = hetero(scale) if row == CHOSEN and size < 12 else "uniform"
-            found.append(Cell(row, share, run(scale, text, size=size), STABLE, told.get((row, share))))
+            found.append(Cell(row, share, run(scale, text, size=size), STABLE, STABLE_BY_SHARE[row][share]))
     return found
 
 
 def participation_claims(scale: str) -> Sequence[Claim]:
     """A well chosen half beats everybody; choosing matters more the fewer are asked."""
     del scale
+    half, printed = STABLE_BY_SHARE[CHOSEN]["50 %"], STABLE_BY_SHARE[RANDOM]
+    all_of_them, random_half = half - printed["100 %"], half - printed["50 %"]
     return [
-        beats("a half by HeteRo-Select beats all clients", (CHOSEN, "50 %"), (RANDOM, "100 %"), 70.97 - 69.19),
-        beats("a half by HeteRo-Select beats a random half", (CHOSEN, "50 %"), (RANDOM, "50 %"), 70.97 - 66.0),
+        beats("a half by HeteRo-Select beats all clients", (CHOSEN, "50 %"), (RANDOM, "100 %"), all_of_them),
+        beats("a half by HeteRo-Select beats a random half", (CHOSEN, "50 %"), (RANDOM, "50 %"), random_half),
         beats("not in the paper: the same for a quarter", (CHOSEN, "25 %"), (RANDOM, "25 %")),
         beats("not in the paper: the same for three quarters", (CHOSEN, "75 %"), (RANDOM, "75 %")),
     ]

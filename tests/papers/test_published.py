@@ -1,0 +1,62 @@
+"""Published numbers and committed results: they belong to the studies as they are now, and the page is made of them."""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedcohort import papers
+from fedcohort.cli.main import app
+from fedcohort.errors import UnknownName
+from fedcohort.papers import reproduce
+from fedcohort.papers.published import published
+
+ROOT = Path(__file__).parents[2]
+PAPERS = ("fedacs", "fedcm", "flash", "flash_rl", "hetero_select")
+
+
+def rows(group):
+    """The lists of numbers in a table, at any depth."""
+    for row in group.values():
+        yield from rows(row) if isinstance(row, dict) else [row]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_table_says_what_it_is_and_has_a_number_per_column(paper):
+    tables = json.loads((files(f"fedcohort.papers.{paper}") / f"{paper}_published.json").read_text())
+    for name, table in tables.items():
+        assert set(table) == {"about", "columns", "rows"}
+        assert len(table["about"]) > 20
+        assert {len(row) for row in rows(table["rows"])} == {len(table["columns"])}
+        assert all(isinstance(v, (int, float, type(None))) for row in rows(table["rows"]) for v in row)
+        assert published(paper, name).keys() == table["rows"].keys()
+
+
+def test_an_unknown_table_is_answered_with_the_known_ones():
+    with pytest.raises(UnknownName, match="table1"):
+        published("flash", "table9")
+
+
+@pytest.mark.parametrize("study", papers.studies().values(), ids=lambda s: s.id)
+def test_results_are_those_of_the_study(study):
+    """Configurations, published numbers and claims of the committed result are what the study says today."""
+    found = reproduce.load(reproduce.file_of(study.id, "laptop", ROOT / "results"))
+    cells = study.cells("laptop")
+    assert [(c["row"], c["column"], c["published"]) for c in found["cells"]] == [(*c.place, c.published) for c in cells]
+    for cell, kept in zip(cells, found["cells"], strict=True):
+        config = reproduce.from_mapping({**cell.run, "seed": 0}).canonical().to_dict()
+        assert kept["config"] == {k: v for k, v in config.items() if k != "seed"}
+        assert set(kept["digests"]) == {str(seed) for seed in found["seeds"]}
+    assert [(c["words"], c["published"]) for c in found["claims"]] == [
+        (c.words, c.published) for c in study.claims("laptop")
+    ]
+    assert (found["title"], found["departures"]) == (study.title, list(study.departures["laptop"]))
+
+
+def test_the_page_is_made_of_the_results(tmp_path):
+    """`fedcohort reproduce --page docs/papers.md`, as the page itself says."""
+    done = CliRunner().invoke(app, ["reproduce", "--out", str(ROOT / "results"), "--page", str(tmp_path / "papers.md")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "papers.md").read_text() == (ROOT / "docs" / "papers.md").read_text()
