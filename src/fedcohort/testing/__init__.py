@@ -1,4 +1,4 @@
-"""Shipped contract kit: test your own selector, method, world or task by listing it."""
+"""Shipped contract kit: test your own selector, method, world, task or backend by listing it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fedcohort.core.lazy import exports
 
 if TYPE_CHECKING:
+    from fedcohort.testing.backend_contract import BackendContract as BackendContract
     from fedcohort.testing.linear_evaluator import LinearEvaluator as LinearEvaluator
     from fedcohort.testing.method_checks import example_round as example_round
     from fedcohort.testing.method_contract import MethodContract as MethodContract
@@ -22,6 +23,7 @@ else:
             "method_contract": ("MethodContract",),
             "world_contract": ("WorldContract",),
             "task_contract": ("TaskContract",),
+            "backend_contract": ("BackendContract",),
             "synthetic_federation": ("SyntheticFederation",),
             "linear_evaluator": ("LinearEvaluator",),
             "method_checks": ("example_round",),
