@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedcohort.core.lazy import exports
-from fedcohort.errors import MissingExtra
 
 if TYPE_CHECKING:
     from fedcohort.engines.fused.fused_engine import FusedEngine as FusedEngine
@@ -33,5 +32,4 @@ else:
             "fused.fused_engine": ("FusedEngine",),
             "torch_workers.workers_engine": ("WorkersEngine",),
         },
-        MissingExtra.instead_of,
     )

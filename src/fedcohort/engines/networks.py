@@ -70,7 +70,12 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Network:
-    """A feed-forward network on inputs of one shape (without the batch axis)."""
+    """A feed-forward network on inputs of one shape (without the batch axis).
+
+    >>> network = Network((1, 8, 8), (Conv(4, kernel=3), ReLU(), MaxPool(2), Flatten(), Linear(10)))
+    >>> network.shapes[-2:], network.n_params
+    (((36,), (10,)), 410)
+    """
 
     input_shape: tuple[int, ...]  # (features,) or (channels, height, width)
     layers: tuple[Layer, ...]
@@ -146,7 +151,11 @@ def _shape_after(layer: Layer, shape: tuple[int, ...], at: int) -> tuple[int, ..
 
 
 def mlp(features: int, *hidden: int, classes: int) -> Network:
-    """A perceptron; no hidden width at all is softmax regression."""
+    """A perceptron; no hidden width at all is softmax regression.
+
+    >>> mlp(64, 32, classes=10).layers
+    (Linear(out=32), ReLU(), Linear(out=10))
+    """
     layers: list[Layer] = []
     for width in hidden:
         layers += [Linear(width), ReLU()]
@@ -161,7 +170,11 @@ def lenet(
     classes: int,
     padding: int = 0,
 ) -> Network:
-    """Convolution, ReLU, 2 x 2 max-pool for each entry of channels; then fully connected layers."""
+    """Convolution, ReLU, 2 x 2 max-pool for each entry of channels; then fully connected layers.
+
+    >>> lenet((1, 28, 28), channels=(6, 16), kernel=5, hidden=(120, 84), classes=10).n_params
+    44426
+    """
     layers: list[Layer] = []
     for out in channels:
         layers += [Conv(out, kernel, padding), ReLU(), MaxPool(2)]

@@ -37,7 +37,11 @@ ALL = "all"
 
 
 def studies() -> dict[str, Study]:
-    """Every study by id."""
+    """Every study by id.
+
+    >>> studies()["fedcm:table3"].paper
+    'fedcm'
+    """
     found: list[Study] = []
     for name in _FILES:
         found += import_module(f"fedcohort.papers.{name}").STUDIES
@@ -45,7 +49,11 @@ def studies() -> dict[str, Study]:
 
 
 def chosen(what: str) -> Sequence[Study]:
-    """The studies of a paper ("flash"), of a table ("flash:table1", all its blocks, "flash:table1-noise"), or "all"."""
+    """The studies of a paper ("flash"), of a table ("flash:table1", all its blocks, "flash:table1-noise"), or "all".
+
+    >>> [study.id for study in chosen("flash:table1")]
+    ['flash:table1-noniid', 'flash:table1-noise', 'flash:table1-both']
+    """
     known = studies()
     if what == ALL:
         return list(known.values())

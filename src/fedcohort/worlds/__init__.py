@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from fedcohort.worlds.latency import Lognormal as Lognormal
     from fedcohort.worlds.latency import Pareto as Pareto
     from fedcohort.worlds.latency import Physical as Physical
-    from fedcohort.worlds.latency import Scaled as Scaled
     from fedcohort.worlds.latency import ShiftedExponential as ShiftedExponential
     from fedcohort.worlds.natural import LabelSkew as LabelSkew
     from fedcohort.worlds.natural import LabelsPerClient as LabelsPerClient
@@ -62,7 +61,6 @@ else:
                 "Lognormal",
                 "Pareto",
                 "Physical",
-                "Scaled",
                 "ShiftedExponential",
             ),
             "availability": ("Always", "Availability", "Bernoulli", "FromTrace", "Markov"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedcohort.core.lazy import exports
-from fedcohort.errors import MissingExtra
 
 if TYPE_CHECKING:
     from fedcohort.engines.torch_workers.workers_engine import WorkersEngine as WorkersEngine
@@ -15,5 +14,4 @@ else:
         {
             "workers_engine": ("WorkersEngine",),
         },
-        MissingExtra.instead_of,
     )
