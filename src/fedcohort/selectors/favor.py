@@ -191,9 +191,14 @@ class Favor(AgentSelector[FavorState]):
 def pretrain(play: Callable[[Favor, int], object], episodes: Count, **options: Any) -> Arrays:
     """Train an agent over episodes, one client a round, and return its state for ``mode="pretrained"``.
 
-    `play(selector, episode)` runs one episode with the given selector in a simulator of your choice, e.g.
-    ``lambda favor, e: simulate(favor, world="dirichlet-0.1-v1", cohort_size=1, rounds=50, seed=e)``. `options` are
-    those of :class:`Favor`; use the same ones for the agent that loads the state.
+    Args:
+        play: runs one episode, ``play(selector, episode)``, in a simulator of your choice, e.g.
+            ``lambda favor, e: simulate(favor, world="dirichlet-0.1-v1", cohort_size=1, rounds=50, seed=e)``.
+        episodes: how many.
+        options: those of :class:`Favor`; use the same ones for the agent that loads the state.
+
+    >>> sorted(pretrain(lambda favor, episode: None, 1))[:3]
+    ['act_client', 'act_reward', 'act_step']
     """
     favor = Favor(mode="train", **options)
     for episode in range(episodes):

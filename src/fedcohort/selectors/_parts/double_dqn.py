@@ -9,13 +9,13 @@ One hidden layer of H units over the state x of length D, one output per action 
     loss     = mean over the batch and over *all* its sub-actions k of (Y_k - Q(x, a_k))^2         (3)
 
 One Adam step on (3), with the norm of the gradient clipped. Only outputs that are an action of the batch move; the
-moments of the others rest. The copy is renewed by :meth:`DoubleDQN.copy`.
+moments of the others stay as they are. The copy is renewed by :meth:`DoubleDQN.copy`.
 
 Departures from the paper
     * Inputs and hidden units are divided by the square root of their number, so that one learning rate fits any
       number of clients: with the usual scaling and 0.01, one step moves a hidden unit by 0.01 D.
-    * Output weights start at zero: before anything is learned, all actions are worth the same.
-    * New clients get rows of zeros, and D in (1) stays the number it was at first: what was learned does not change.
+    * Output weights start at zero: before anything is learned, all actions have the same value.
+    * New clients get rows of zeros, and D in (1) stays the first number of inputs: what was learned does not change.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class DoubleDQN:
         return out
 
     def best(self, s: AgentState, x: Single) -> Single:
-        """Q'(x, argmax_a Q(x, a)) of eq. 2 for every row: the network chooses, its copy values."""
+        """Q'(x, argmax_a Q(x, a)) of eq. 2 for every row: the network chooses, its copy evaluates."""
         choice = self.q(s, x).argmax(axis=1)
         h, unit = self._features(s, x, TARGET)
         out: Single = np.einsum("ij,ij->i", h, s.w2[TARGET][choice]) * unit + s.b2[TARGET][choice]
@@ -133,7 +133,7 @@ class DoubleDQN:
         return a, np.float32(self.hidden**-0.5)
 
     def _adam(self, array: Single, grad: Single, turn: NDArray[np.int64]) -> Single:
-        """Move an array by one step with this gradient, in place; its copy is left alone."""
+        """Move an array by one step with this gradient, in place; the target copy stays as it is."""
         m, v = array[FIRST], array[SECOND]
         m += np.float32(0.1) * (grad - m)
         v += np.float32(0.001) * (grad * grad - v)

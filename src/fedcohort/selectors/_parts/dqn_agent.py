@@ -1,9 +1,9 @@
 """What FLASH-RL and FAVOR share: the agent at work on the state of weights, its memory, and two shapes of network.
 
 "joint" is the papers' network: the blocks of all clients in, one value per client out. Its first layer has N f H
-weights, so it ends at some ten thousand clients. "shared" values every client by one small network of its own block
-and the common row, whoever it is: N f H multiplications for a choice, any number of clients, and newcomers are known
-by what they show. In "shared", the maximum of eq. 2 of `double_dqn.py` is over `CANDIDATES` random clients.
+weights, which limits it to some ten thousand clients. "shared" evaluates every client by one small network of its own
+block and the common row: N f H multiplications for a choice, any number of clients, and new clients are judged by their
+blocks. In "shared", the maximum of eq. 2 of `double_dqn.py` is over `CANDIDATES` random clients.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Reference = Annotated[str, Choice("model", "fit")]
 Discount = Annotated[float, Interval(0, 1, ends="[)")]
 INPUTS = 2**11  # of the joint network, that the number of components is chosen for
 MAX_WEIGHTS = 2**24  # weights of the first layer at most
-CANDIDATES = 64  # clients that the shared network looks at for the value of a state
+CANDIDATES = 64  # clients behind the value of a state in the shared network
 ROWS = 256  # sub-actions in a batch of the shared network
-CHUNK = 8_192  # clients valued at a time
+CHUNK = 8_192  # clients evaluated at a time
 
 
 @dataclass
@@ -49,7 +49,7 @@ class LearnerState(AgentState, WeightState):
     act_reward: Single = ragged(np.float32)
     ends: Index = ragged(np.int64)  # steps that were the last of an episode
     step: int = 0  # steps so far
-    started: bool = False  # blocks of this episode have come in
+    started: bool = False  # there are blocks of this episode
 
 
 @dataclass(frozen=True)
@@ -141,13 +141,13 @@ class Learner:
         s.started = True
 
     def remember(self, s: LearnerState, clients: Index, reward: Real) -> None:
-        """These sub-actions were taken in this step, and earned this."""
+        """These sub-actions were taken in this step, with these rewards."""
         s.act_step = np.concatenate([s.act_step, np.full(clients.size, s.step)])
         s.act_client = np.concatenate([s.act_client, clients])
         s.act_reward = np.concatenate([s.act_reward, np.asarray(reward, np.float32)])
 
     def learn(self, s: LearnerState, index: int, *, frozen: bool = False) -> None:
-        """Build or widen the network, take some Adam steps (unless frozen), close the step."""
+        """Build or widen the network, take some Adam steps (unless frozen), end the step."""
         if self.horizon and index + 1 >= self.horizon:
             s.ends = np.append(s.ends, s.step)
         s.step += 1

@@ -1,15 +1,15 @@
 """The state of FLASH-RL and FAVOR: a short block per client made of its weights, now and in the past.
 
-    b_i = [ E (w_i - ref), further measured numbers, 1 ],     0 for a client that has not been heard of      (1)
+    b_i = [ E (w_i - ref), further measured numbers, 1 ],     0 for a client that never reported             (1)
     E   = the first k principal axes of the clients' weights after one epoch, or a random projection         (2)
     z_i = clip((b_i - mean) / sd, -5, 5),     mean and sd over all blocks that came in so far                (3)
 
-The axes are fitted once, through the n x n matrix of inner products (n <= 512 clients, drawn by lot beyond). In (1),
-ref is the global model that the weights went into, or the mean of the fit as in the papers ("fit"): against that fixed
-point, all clients drift together as training goes on, and what tells them apart is drowned.
+The axes are fitted once, through the n x n matrix of inner products (of at most 512 clients, drawn at random). In (1),
+ref is the global model that the weights went into, or the mean of the fit as in the papers ("fit"): relative to that
+fixed point all clients drift together during training, and the differences between them are hidden.
 
-Only those who train get a new block, so the past is a list of changes: state t is `base`, overwritten by what was
-written before t. A thousand states of 100 clients take the room of a few dozen, and a batch of them is one search.
+Only clients that train get a new block, so the past is a list of changes: state t is `base`, overwritten by what was
+written before t. A thousand states of 100 clients take the memory of a few dozen, and a batch of them is one search.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Double = NDArray[np.float64]
 FIT_ROWS = 512  # clients behind the principal axes
 LIMIT = 5.0  # standard deviations, eq. 3
 HUGE = 1e30  # what a block may hold
-OUTLIER = 10.0  # median deviations from the median of its round at which a number is cut before it is kept
+OUTLIER = 10.0  # median deviations from the median of its round at which a number is cut
 
 
 @dataclass
 class WeightState(Table):
-    """Axes, blocks, and how they came to be."""
+    """Axes, blocks, and the changes that led to them."""
 
     basis: Single = ragged(np.float32, ndim=2)  # [E] (k, p)
     centre: Single = ragged(np.float32)  # (p,) mean of the fit
@@ -63,7 +63,7 @@ def principal_axes(weights: Real, k: int, rng: np.random.Generator) -> tuple[Sin
     value, vector = value[::-1][:k], vector[:, ::-1][:, :k]
     keep = value > 1e-10 * max(float(value[0]), 1e-300)
     axes = vector[:, keep].T @ x / np.sqrt(value[keep])[:, None]
-    axes *= np.sign(axes[np.arange(axes.shape[0]), np.abs(axes).argmax(axis=1)])[:, None]  # of two signs, the same one
+    axes *= np.sign(axes[np.arange(axes.shape[0]), np.abs(axes).argmax(axis=1)])[:, None]  # fix the sign
     basis[: axes.shape[0]] = axes
     return basis, centre.astype(np.float32)
 
@@ -110,7 +110,7 @@ def write_common(s: WeightState, row: Single, step: int) -> None:
 
 
 def forget(s: WeightState, oldest: int) -> None:
-    """Fold into `base` what was written before step `oldest`: only later states will be asked for."""
+    """Merge into `base` what was written before step `oldest`: only later states will be needed."""
     cut = int(np.searchsorted(s.log_step, oldest))
     if cut:
         client = s.log_client[:cut]
@@ -142,9 +142,9 @@ def past_common(s: WeightState, steps: Index) -> Single:
 
 
 def standard(s: WeightState, blocks: Single) -> Single:
-    """Eq. 3; rows of clients not heard of stay zero."""
+    """Eq. 3; rows of clients that never reported stay zero."""
     sd = np.sqrt(s.square / max(s.blocks, 1))
-    sd[sd <= 1e-9 * np.maximum(np.abs(s.mean), 1e-3)] = np.inf  # a column that does not vary says nothing
+    sd[sd <= 1e-9 * np.maximum(np.abs(s.mean), 1e-3)] = np.inf  # a column that does not vary carries no information
     z: Single = blocks - s.mean.astype(np.float32)
     z *= (1.0 / sd).astype(np.float32)
     np.clip(z, -LIMIT, LIMIT, out=z)
@@ -171,7 +171,7 @@ def _moments(s: WeightState, blocks: Single) -> Single:
 
 
 def _cut(blocks: Single, middle: Real, reach: Real) -> Single:
-    """The blocks within this reach of the middle; a column without reach is left alone."""
+    """The blocks cut to this distance from the middle; a column with distance 0 is left as it is."""
     wide = np.where(reach > 0, reach, np.inf)
     return np.clip(blocks, middle - wide, middle + wide).astype(np.float32)
 
