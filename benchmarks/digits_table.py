@@ -75,9 +75,9 @@ def _word(gain: np.ndarray) -> str:
 
 CAUTION = """
 
-Read it with care: intervals from five seeds are narrow by construction, there are three dozen comparisons, and a world in
-which a high loss often means wrong labels is hard on every selector that seeks high loss (Oort, AFL, power-of-choice,
-PyramidFL). Selectors that take time into account reach 80 % sooner; few gain accuracy. That is the finding, not a lack of tuning.
+Read the table with care: intervals from five seeds are narrow by construction, there are three dozen comparisons, and a
+world in which a high loss often means wrong labels is hard on everything that seeks high losses (Oort, AFL, power-of-choice,
+PyramidFL). Selectors that consider time reach 80 % sooner; few gain accuracy. That is the finding, not a failure to tune.
 """
 HEAD = (
     "| selector | accuracy | paired difference from uniform | virtual s to 80 % | fairness | MB |\n"
