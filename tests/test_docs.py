@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 HOUSE = ROOT / "src" / "fedcohort"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")])
-TAGS = {"fedcohort.run"}  # the tag of an MLflow run
+TAGS = {"fedcohort.run", "fedcohort.engine"}  # the tag of an MLflow run, a logger
 EXAMPLES = {"freshest.py", "test_freshest.py", "freshest.md"}  # the selector that CONTRIBUTING builds
 
 
