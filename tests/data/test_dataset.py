@@ -83,7 +83,7 @@ GOOD = np.zeros((3, 2), np.float32)
         ({"x": GOOD, "y": [0, 1, 2], "x_test": GOOD}, "x_test and y_test"),
         ({"x": GOOD, "y": [0, 1, 2], "x_test": np.zeros((1, 5)), "y_test": [0]}, "(5,)"),
         ({"x": GOOD, "y": [0, 1, 2], "x_test": GOOD, "y_test": [0]}, "x_test with 3 rows"),
-        ({"x": GOOD, "y": [0, 1, 2], "classes": 2}, "classes=2"),
+        ({"x": GOOD, "y": [0, 1, 2], "classes": 2}, "classes = 2"),
         ({"x": GOOD, "y": [0, 1, 2], "scale": np.ones(3)}, "scale of shape (3,)"),
         ({"x": GOOD, "y": [0, 1, 2], "scale": float("nan")}, "scale"),
         ({"x": GOOD, "y": [0, 1, 2], "client_test": [0]}, "client_test"),
@@ -129,7 +129,7 @@ def test_held_out_keeps_at_least_one_on_each_side():
 
 def test_held_out_refuses():
     rng = np.random.default_rng(0)
-    with pytest.raises(BadParameter, match=r"share=1\.5"):
+    with pytest.raises(BadParameter, match=r"share = 1\.5"):
         small().held_out(1.5, rng)
     with pytest.raises(DataError, match="0 clients"):
         small().held_out(0.5, rng, by_client=True)

@@ -149,7 +149,7 @@ def test_npz_damage_and_wrong_arrays(tmp_path):
     np.savez(path, images=x, labels=np.arange(9))
     refuses("mnist", tmp_path, "x_train, y_train, x_test, y_test", "x and y")
     np.savez(path, x=x, y=np.arange(9) + 5)
-    refuses("mnist", tmp_path, "classes=10", "labels reach 13")
+    refuses("mnist", tmp_path, "classes = 10", "labels reach 13")
     np.savez(path, x=x, y=np.arange(8))
     refuses("mnist", tmp_path, "9 rows", "8")
 

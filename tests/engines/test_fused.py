@@ -1,4 +1,4 @@
-"""The fused engine against float64 PyTorch: every layer kind, every feature of a plan, and bad luck.
+"""The fused engine against float64 PyTorch: every layer kind, every feature of a plan, and broken clients.
 
 Tolerance: float32 rounding of one pass is about 1e-6 of the largest gradient entry; over a few local steps at these
 rates it grows to a few 1e-5 of the largest update. 2e-4 is far above that and far below any real mistake.

@@ -14,7 +14,7 @@ from fedcohort.engines.interface import ClientData
 from fedcohort.engines.torch_gru import use_fused_gru
 from fedcohort.engines.torch_networks import gru
 from fedcohort.engines.torch_reference import ReferenceEngine, initial
-from fedcohort.engines.torch_workers import workers_engine as batched
+from fedcohort.engines.torch_workers import workers_engine
 from fedcohort.engines.torch_workers.variant import Variant, VariantEngine
 from fedcohort.types import Part, Plan
 
@@ -95,12 +95,12 @@ def test_training_equals_the_reference():
         np.testing.assert_allclose(ours.signals[name], value, rtol=1e-4)
 
 
-def test_batched_tries_the_kernels_for_a_gru(monkeypatch, tmp_path):
+def test_torch_workers_tries_the_kernels_for_a_gru(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDCOHORT_CACHE", str(tmp_path))
     monkeypatch.setattr(
-        batched.WorkersEngine, "_time", lambda self, variant, *rest: 1e-6 if variant.recurrent else 2e-6
+        workers_engine.WorkersEngine, "_time", lambda self, variant, *rest: 1e-6 if variant.recurrent else 2e-6
     )
-    engine = batched.WorkersEngine(MODEL, windows([5, 13]), 1)
+    engine = workers_engine.WorkersEngine(MODEL, windows([5, 13]), 1)
     engine.train(initial(MODEL, np.random.default_rng(1)), np.arange(2), Plan(epochs=1, batch_size=4, lr=0.1))
     assert engine.variant == Variant(recurrent=True)
     assert "recurrent kernels" in str(engine.variant)

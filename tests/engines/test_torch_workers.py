@@ -1,4 +1,4 @@
-"""The batched engine equals the reference, in one process and in several, and remembers what it measured."""
+"""The torch_workers engine equals torch_reference, in one process and in several, and remembers what it measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedcohort.engines.factory import choose
 from fedcohort.engines.networks import Conv, Flatten, Linear, MaxPool, Network, ReLU, mlp
 from fedcohort.engines.torch_reference import ReferenceEngine, initial
 from fedcohort.engines.torch_workers import messages as wire
-from fedcohort.engines.torch_workers import workers_engine as batched
+from fedcohort.engines.torch_workers import workers_engine
 from fedcohort.errors import TrainingError, UnknownName
 from fedcohort.types import Model, Plan
 
@@ -48,7 +48,7 @@ def test_equals_the_reference(cache, model, optimiser):
     data = oracle.body(NET, SIZES)
     start = initial(model, np.random.default_rng(0))
     everyone = np.arange(4)
-    engine = batched.WorkersEngine(model, data, 1)
+    engine = workers_engine.WorkersEngine(model, data, 1)
     ours = engine.train(start, everyone, plan(optimiser=optimiser))
     true = ReferenceEngine(model, data).train(start, everyone, plan(optimiser=optimiser))
     np.testing.assert_allclose(ours.updates.delta, true.updates.delta, atol=1e-4 * np.abs(true.updates.delta).max())
@@ -63,7 +63,7 @@ def test_equals_the_reference(cache, model, optimiser):
 
 
 def test_processes_give_the_same_bytes(cache, monkeypatch):
-    monkeypatch.setattr(batched, "PROCESSES_PAY", 0.0)
+    monkeypatch.setattr(workers_engine, "PROCESSES_PAY", 0.0)
     data = oracle.body(NET, SIZES)
     start = Model(NET.initial(np.random.default_rng(0)))
     clients = np.array([3, 0, 2, 1])
@@ -75,9 +75,9 @@ def test_processes_give_the_same_bytes(cache, monkeypatch):
     )
     answers = []
     for workers in (1, 2):
-        engine = batched.WorkersEngine(NET, data, workers)
+        engine = workers_engine.WorkersEngine(NET, data, workers)
         answers.append(engine.train(start, clients, order))
-        assert (engine._crew is not None) == (workers == 2)
+        assert (engine._processes is not None) == (workers == 2)
         engine.close()
     one, two = answers
     assert one.updates.delta.tobytes() == two.updates.delta.tobytes()
@@ -89,14 +89,14 @@ def test_processes_give_the_same_bytes(cache, monkeypatch):
 
 
 def test_a_model_that_cannot_be_sent_stays_here(cache, monkeypatch, caplog):
-    monkeypatch.setattr(batched, "PROCESSES_PAY", 0.0)
+    monkeypatch.setattr(workers_engine, "PROCESSES_PAY", 0.0)
     data = oracle.body(NET, SIZES)
-    engine = batched.WorkersEngine(lambda: normed(), data, 2)
+    engine = workers_engine.WorkersEngine(lambda: normed(), data, 2)
     start = initial(normed, np.random.default_rng(0))
     with caplog.at_level(logging.INFO, "fedcohort.engine"):
         out = engine.train(start, np.arange(2), plan())
     assert not out.failed.any()
-    assert "goes on in one process" in caplog.text
+    assert "continues in one process" in caplog.text
     engine.close()
 
 
@@ -111,7 +111,7 @@ def test_models_are_described_by_name_and_arguments():
 
 def test_a_damaged_memory_is_forgotten(cache):
     (cache / "engines.json").write_text("{ not json")
-    engine = batched.WorkersEngine(NET, oracle.body(NET, SIZES), 1)
+    engine = workers_engine.WorkersEngine(NET, oracle.body(NET, SIZES), 1)
     engine.train(Model(NET.initial(np.random.default_rng(0))), np.arange(2), plan())
     assert len(json.loads((cache / "engines.json").read_text())) == 1
 

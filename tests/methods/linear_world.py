@@ -37,7 +37,7 @@ class LinearEvaluator:
         return loss, ((p - target).T @ x / len(rows)).reshape(-1).astype(np.float32)
 
 
-class MLPBench(LinearEvaluator):
+class MLPEvaluator(LinearEvaluator):
     """One hidden tanh layer, so that averaging models is not averaging logits. Same splits."""
 
     hidden = 6

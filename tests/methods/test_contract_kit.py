@@ -54,7 +54,7 @@ class Double(Raw):
         return Aggregated(Model(made.model.params.astype(np.float64), model.buffers, model.counters), made.accepted)
 
 
-class Lucky(FedAvg):
+class Random(FedAvg):
     def combine(self, model, updates, context):
         step = super().combine(model, updates, context)
         return Step(step.change + np.random.default_rng().normal(), step.kept)
@@ -76,7 +76,7 @@ class Arrival(Raw):
         return super().aggregate(model, updates.rows(np.array([0])), context)
 
 
-class Aggregator(FedAvg):
+class HalfStep(FedAvg):
     def combine(self, model, updates, context):
         step = super().combine(model, updates, context)
         return Step(0.5 * step.change, step.kept)
@@ -189,11 +189,11 @@ BROKEN = [
     (Nameless, "test_is_a_method_with_a_name"),
     (Restless, "test_prepare_returns_a_plan_and_repeats_itself"),
     (Double, "test_answers_have_the_right_form"),
-    (Lucky, "test_two_objects_make_the_same_run"),
+    (Random, "test_two_objects_make_the_same_run"),
     (Shrinking, "test_idle_clients_leave_the_model_alone"),
     (Forgetful, "test_idle_clients_leave_the_model_alone_later"),
     (Arrival, "test_order_of_arrival_changes_nothing"),
-    (Aggregator, "test_one_client_gets_its_model"),
+    (HalfStep, "test_one_client_gets_its_model"),
     (Counting, "test_nobody_returned"),
     (Raw, "test_broken_rows_are_left_out"),
     (Raw, "test_nothing_but_broken_rows"),
@@ -234,7 +234,7 @@ def test_every_clause_is_covered():
 
 
 def test_exemptions_skip_with_their_reason_and_must_be_known():
-    class Damped(Aggregator):
+    class Damped(HalfStep):
         exempt = {"single_client": "half steps"}  # noqa: RUF012
 
     with pytest.raises(unittest.SkipTest, match="half steps"):

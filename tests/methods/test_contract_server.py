@@ -22,7 +22,7 @@ from fedcohort.protocols import Method
 from fedcohort.testing import MethodContract
 
 X, Y, _ = planted(np.random.default_rng(0), 60, 4, 3)
-BENCH = LinearEvaluator(4, 3, validation=(X[:30], Y[:30]), unlabelled=(X[30:], None))
+EVALUATOR = LinearEvaluator(4, 3, validation=(X[:30], Y[:30]), unlabelled=(X[30:], None))
 CASES: dict[str, Callable[[], Method]] = {
     "fedca": FedCA,
     "fedca-fit": lambda: FedCA(score="log_likelihood"),
@@ -54,7 +54,7 @@ class TestServerMethods(MethodContract):
         return CASES[self.case]()
 
     def server_evaluator(self):
-        return BENCH
+        return EVALUATOR
 
     def extras(self, plan, clients, delta):
         sent = dict(super().extras(plan, clients, delta))

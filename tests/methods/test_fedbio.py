@@ -23,14 +23,14 @@ from fedcohort.types import Plan
 # --- variant B: client weights ----------------------------------------------------------------------------------------
 
 
-def make_bench(seed=0, n=200):
+def make_evaluator(seed=0, n=200):
     x, y, rule = planted(np.random.default_rng(seed), n, 5, 3)
     return LinearEvaluator(5, 3, validation=(x, y)), rule.reshape(-1)
 
 
 def test_client_hypergradient_is_the_derivative_of_the_validation_loss():
     """F(x) = f(w + sum_k a_k(x) D_k) by central differences, against eq. 2."""
-    evaluator, _ = make_bench()
+    evaluator, _ = make_evaluator()
     rng = np.random.default_rng(1)
     w, delta, x = rng.normal(0, 1, 15), rng.normal(0, 1, (4, 15)), rng.normal(0, 1, 4)
     share = np.array([0.1, 0.2, 0.3, 0.4])
@@ -51,7 +51,7 @@ def test_client_hypergradient_is_the_derivative_of_the_validation_loss():
 
 def test_good_client_gains_weight_and_the_state_survives_its_absence():
     """Client 1 moves to the planted rule, clients 0 and 2 away from it."""
-    evaluator, rule = make_bench()
+    evaluator, rule = make_evaluator()
     method, model = FedBiO(), model_of(np.zeros(15))
     delta = np.stack([-rule, rule, -0.5 * rule]) * 0.1
     done = method.aggregate(model, updates_of(delta, clients=[3, 5, 9]), context_of(evaluator))
@@ -70,7 +70,7 @@ def test_good_client_gains_weight_and_the_state_survives_its_absence():
 
 
 def test_starts_as_fedavg_and_zero_weight_stays_zero():
-    evaluator, _ = make_bench()
+    evaluator, _ = make_evaluator()
     delta = np.random.default_rng(2).normal(0, 1, (3, 15)).astype(np.float32)
     done = FedBiO(outer_steps=0).aggregate(
         model_of(np.zeros(15)), updates_of(delta, weight=[1, 2, 0]), context_of(evaluator)
@@ -80,7 +80,7 @@ def test_starts_as_fedavg_and_zero_weight_stays_zero():
 
 
 def test_clients_invariants_and_resume():
-    evaluator, _ = make_bench()
+    evaluator, _ = make_evaluator()
     params = np.random.default_rng(3).normal(0, 1, 15)
     check_invariants(FedBiO, evaluator, params)
     assert check_resume(FedBiO, evaluator, params)["x"].any()

@@ -6,7 +6,16 @@ import logging
 
 import numpy as np
 import pytest
-from linear_world import LinearEvaluator, MLPBench, check_invariants, context_of, model_of, planted, softmax, updates_of
+from linear_world import (
+    LinearEvaluator,
+    MLPEvaluator,
+    check_invariants,
+    context_of,
+    model_of,
+    planted,
+    softmax,
+    updates_of,
+)
 
 from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.methods._parts.distillation import Adam, Batches, Schedule, divergence
@@ -14,7 +23,7 @@ from fedcohort.methods.fedavg import FedAvg
 from fedcohort.methods.feddf import FedDF
 
 
-def make_bench(kind, *, validation=True, seed=0):
+def make_evaluator(kind, *, validation=True, seed=0):
     rng = np.random.default_rng(seed)
     x, y, _ = planted(rng, 400, 5, 3)
     splits = {"unlabelled": (x[:250], None)}
@@ -25,7 +34,7 @@ def make_bench(kind, *, validation=True, seed=0):
 
 def test_linear_model_and_equal_weights_are_a_no_op():
     """D7: the averaged model's logits are the mean logits, so the gradient of eq. 2 vanishes at the start."""
-    evaluator, rng = make_bench(LinearEvaluator), np.random.default_rng(1)
+    evaluator, rng = make_evaluator(LinearEvaluator), np.random.default_rng(1)
     model, u = model_of(rng.normal(0, 1, 15)), updates_of(rng.normal(0, 1, (4, 15)))
     plain = FedAvg().aggregate(model, u, context_of(evaluator)).model
     target = softmax(evaluator.logits(model.params + u.delta, "unlabelled").astype(np.float64).mean(axis=0))
@@ -39,7 +48,7 @@ def test_linear_model_and_equal_weights_are_a_no_op():
 
 def test_unequal_weights_are_distilled_towards_equal_ones():
     """Linear again, but weights 9 : 1. The student starts at the weighted mean; the ensemble is the plain mean."""
-    evaluator, rng = make_bench(LinearEvaluator, validation=False), np.random.default_rng(2)
+    evaluator, rng = make_evaluator(LinearEvaluator, validation=False), np.random.default_rng(2)
     model, u = model_of(rng.normal(0, 1, 15)), updates_of(rng.normal(0, 1, (2, 15)), weight=[90, 10])
     done = FedDF(lr=0.05, steps=400).aggregate(model, u, context_of(evaluator))
     assert done.info["feddf_kl_start"] > 0.03
@@ -50,7 +59,7 @@ def test_unequal_weights_are_distilled_towards_equal_ones():
 
 
 def test_mlp_student_comes_closer_to_its_teachers():
-    evaluator, rng = make_bench(MLPBench, validation=False), np.random.default_rng(3)
+    evaluator, rng = make_evaluator(MLPEvaluator, validation=False), np.random.default_rng(3)
     model, u = model_of(rng.normal(0, 0.5, evaluator.n_params)), updates_of(rng.normal(0, 0.5, (5, evaluator.n_params)))
     done = FedDF(lr=0.01, steps=200).aggregate(model, u, context_of(evaluator))
     assert done.info["feddf_steps"] == 200
@@ -62,7 +71,7 @@ def test_mlp_student_comes_closer_to_its_teachers():
 
 def test_mlp_gradient_of_the_fake_is_right():
     """The evaluator that stands in for an engine, against central differences."""
-    evaluator, rng = make_bench(MLPBench), np.random.default_rng(4)
+    evaluator, rng = make_evaluator(MLPEvaluator), np.random.default_rng(4)
     params, rows = rng.normal(0, 0.5, evaluator.n_params), np.arange(20)
     target = softmax(rng.normal(0, 1, (20, 3)))
     _, gradient = evaluator.gradient(params, "unlabelled", rows, target)
@@ -75,7 +84,7 @@ def test_mlp_gradient_of_the_fake_is_right():
 
 def test_validation_keeps_the_best_student_and_patience_ends_it():
     """Validation labels that contradict the teachers: the start is best, and 100 steps without gain end it."""
-    evaluator, rng = make_bench(MLPBench), np.random.default_rng(5)
+    evaluator, rng = make_evaluator(MLPEvaluator), np.random.default_rng(5)
     model, u = model_of(rng.normal(0, 0.5, evaluator.n_params)), updates_of(rng.normal(0, 0.5, (5, evaluator.n_params)))
     plain = FedAvg().aggregate(model, u, context_of(evaluator)).model
     said = evaluator.logits(plain.params[None], "validation")[0].argmax(axis=1)
@@ -86,18 +95,18 @@ def test_validation_keeps_the_best_student_and_patience_ends_it():
 
 
 def test_a_student_that_is_no_better_does_not_replace_the_start():
-    evaluator, rng = make_bench(MLPBench), np.random.default_rng(5)
+    evaluator, rng = make_evaluator(MLPEvaluator), np.random.default_rng(5)
     model, u = model_of(rng.normal(0, 0.5, evaluator.n_params)), updates_of(rng.normal(0, 0.5, (5, evaluator.n_params)))
     plain = FedAvg().aggregate(model, u, context_of(evaluator)).model
     done = FedDF(lr=1e-6, steps=40, check_every=20).aggregate(model, u, context_of(evaluator))  # same answers
     np.testing.assert_array_equal(done.model.params, plain.params)
-    free = FedDF(lr=1e-6, steps=40).aggregate(model, u, context_of(make_bench(MLPBench, validation=False)))
+    free = FedDF(lr=1e-6, steps=40).aggregate(model, u, context_of(make_evaluator(MLPEvaluator, validation=False)))
     assert (free.model.params != plain.params).any()
 
 
 def test_validation_accuracy_never_falls():
     for seed in range(3):
-        evaluator, rng = make_bench(MLPBench, seed=seed), np.random.default_rng(seed)
+        evaluator, rng = make_evaluator(MLPEvaluator, seed=seed), np.random.default_rng(seed)
         model, u = (
             model_of(rng.normal(0, 0.5, evaluator.n_params)),
             updates_of(rng.normal(0, 1, (4, evaluator.n_params))),
@@ -119,7 +128,7 @@ def test_without_public_data_it_says_so(caplog):
     for source, evaluator in (
         ("unlabelled", None),
         ("unlabelled", labelled_only),
-        ("noise", make_bench(LinearEvaluator)),
+        ("noise", make_evaluator(LinearEvaluator)),
     ):
         caplog.clear()
         method = FedDF(source=source)
@@ -147,14 +156,14 @@ class Strict(LinearEvaluator):
         return super().size(split)
 
 
-def test_a_bench_that_refuses_the_name_has_no_such_data():
+def test_an_evaluator_that_refuses_the_name_has_no_such_data():
     evaluator = Strict(5, 3, unlabelled=(np.ones((4, 5)), None))
     done = FedDF(source="noise").aggregate(model_of(np.zeros(15)), updates_of(np.ones((2, 15))), context_of(evaluator))
     assert done.info["feddf_distilled"] == 0
 
 
-def test_noise_split_is_used_where_the_bench_has_one():
-    evaluator, rng = make_bench(MLPBench, validation=False), np.random.default_rng(7)
+def test_noise_split_is_used_where_the_evaluator_has_one():
+    evaluator, rng = make_evaluator(MLPEvaluator, validation=False), np.random.default_rng(7)
     evaluator.splits = {"noise": (rng.normal(0, 1, (100, 5)), None)}
     u = updates_of(rng.normal(0, 0.5, (3, evaluator.n_params)))
     done = FedDF(source="noise", steps=5).aggregate(model_of(np.zeros(evaluator.n_params)), u, context_of(evaluator))
@@ -176,7 +185,7 @@ def test_drop_worst_leaves_out_models_near_chance():
     assert all_bad.accepted.all()
     with pytest.raises(BadParameter, match="validation split"):
         FedDF(drop_worst=True).aggregate(
-            model, updates_of(delta), context_of(make_bench(LinearEvaluator, validation=False))
+            model, updates_of(delta), context_of(make_evaluator(LinearEvaluator, validation=False))
         )
 
 
@@ -207,7 +216,7 @@ def test_divergence_by_hand():
 
 
 def test_invariants():
-    evaluator = make_bench(MLPBench)
+    evaluator = make_evaluator(MLPEvaluator)
     check_invariants(
         lambda: FedDF(steps=20, check_every=5), evaluator, np.random.default_rng(9).normal(0, 0.5, evaluator.n_params)
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from linear_world import (
     LinearEvaluator,
-    MLPBench,
+    MLPEvaluator,
     check_invariants,
     check_resume,
     context_of,
@@ -28,7 +28,7 @@ def weights(before, now, form="stable", gain=0.5):
     return confidence_weights(np.array(before, float), np.array(now, float), form=form, gain=gain)
 
 
-def make_bench(kind=MLPBench, seed=0):
+def make_evaluator(kind=MLPEvaluator, seed=0):
     rng = np.random.default_rng(seed)
     x, y, _ = planted(rng, 300, 5, 3)
     return kind(5, 3, unlabelled=(x[:200], None), validation=(x[200:], y[200:]))
@@ -107,7 +107,7 @@ def test_global_model_is_the_confidence_weighted_mean():
 
 @pytest.mark.parametrize("confidence", ["stable", "code"])
 def test_copies_move_towards_the_others(confidence):
-    evaluator, rng = make_bench(), np.random.default_rng(1)
+    evaluator, rng = make_evaluator(), np.random.default_rng(1)
     local = rng.normal(0, 1, (3, evaluator.n_params)).astype(np.float32)
     method = RHFL(lr=0.02, batch_size=50, passes=6, confidence=confidence)
     moved, named = method._teach(evaluator, "unlabelled", local, np.full(3, 0.5), np.random.default_rng(0))
@@ -146,7 +146,7 @@ def test_targets_are_the_others_in_the_ratio_of_their_weights():
 
 
 def test_the_global_model_averages_the_distilled_copies():
-    evaluator, rng = make_bench(), np.random.default_rng(6)
+    evaluator, rng = make_evaluator(), np.random.default_rng(6)
     model, u = model_of(rng.normal(0, 1, evaluator.n_params)), updates_of(rng.normal(0, 1, (3, evaluator.n_params)))
     plain = RHFL(source="none").aggregate(model, u, context_of(evaluator)).model.params
     done = RHFL(lr=0.01).aggregate(model, u, context_of(evaluator))
@@ -160,7 +160,7 @@ def test_the_global_model_averages_the_distilled_copies():
 
 def test_weights_steer_the_distillation():
     """Client 2 listens to 0 and 1; with all the weight on 0 it ends nearer to 0 than with all on 1."""
-    evaluator, rng = make_bench(LinearEvaluator), np.random.default_rng(2)
+    evaluator, rng = make_evaluator(LinearEvaluator), np.random.default_rng(2)
     local = rng.normal(0, 1, (3, 15)).astype(np.float32)
 
     def said(params):
@@ -177,7 +177,7 @@ def test_weights_steer_the_distillation():
 
 def test_native_mode_reports_personal_models_under_its_own_name():
     """Linear, no distillation: mean of the clients' accuracies, by hand; the global model is another number."""
-    evaluator, rng = make_bench(LinearEvaluator), np.random.default_rng(3)
+    evaluator, rng = make_evaluator(LinearEvaluator), np.random.default_rng(3)
     model, delta = model_of(np.zeros(15)), rng.normal(0, 1, (4, 15)).astype(np.float32)
     done = RHFL(mode="native", source="none").aggregate(model, updates_of(delta), context_of(evaluator))
     single = [
@@ -193,7 +193,7 @@ def test_native_mode_reports_personal_models_under_its_own_name():
 
 
 def test_invariants_and_resume():
-    evaluator = make_bench()
+    evaluator = make_evaluator()
     params = np.random.default_rng(4).normal(0, 0.5, evaluator.n_params)
     losses = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
     check_invariants(RHFL, evaluator, params, extras={"train_loss": losses})

@@ -131,7 +131,7 @@ def test_normalisation_and_shape(spec):
     moved = replace(spec, normal=(0.5, 2.0))
     assert np.allclose(moved.features("test"), (spec.features("test") - 0.5) / 2.0, atol=1e-6)
     assert np.allclose(moved.pool, (spec.data.x[spec.parts.pool] - 0.5) / 2.0, atol=1e-6)
-    with pytest.raises(BadParameter, match="deviation"):
+    with pytest.raises(BadParameter, match="entry 2 must be positive"):
         replace(spec, normal=(0.0, 0.0))
 
 
@@ -186,7 +186,7 @@ def test_client_accuracy_prefers_validation(spec, make_world):
     )
 
 
-def test_bench(task, spec):
+def test_server_evaluator(task, spec):
     evaluator = task.server_evaluator()
     model = task.initial(np.random.default_rng(0))
     n = evaluator.size("validation")
@@ -243,7 +243,7 @@ def test_a_world_of_another_task_is_refused(spec, make_world):
 
 
 def test_bad_shares():
-    with pytest.raises(BadParameter, match="share"):
+    with pytest.raises(BadParameter, match=r"validation = 1.0: .*1 is not allowed"):
         ClassificationSpec("b", blobs(), mlp(6, classes=4), validation=1.0)
     with pytest.raises(BadParameter, match="left"):
         ClassificationSpec("b", blobs(), mlp(6, classes=4), validation=0.5, unlabelled=0.5)

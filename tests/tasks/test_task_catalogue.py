@@ -68,7 +68,7 @@ def test_refusals_name_the_nearest():
     for bad in ({"lr": 0.0}, {"batch_size": 0}, {"momentum": -1.0}, {"validation": 2.0}, {"hidden": (0,)}, *WRONG_KIND):
         with pytest.raises(BadParameter):
             catalogue.get("digits-mlp", **bad)
-    with pytest.raises(UnknownName, match="adam"):
+    with pytest.raises(BadParameter, match="one of sgd, adam"):
         catalogue.get("digits-mlp", optimiser="adm")
 
 

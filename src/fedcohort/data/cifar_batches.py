@@ -116,7 +116,7 @@ class _Walk:
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """What the file holds, with the array in place of its shell."""
+        """What the file holds, with the array instead of its shell."""
         try:
             while (code := self.take(1)) != b".":
                 step = _STEPS.get(code)
@@ -133,7 +133,7 @@ class _Walk:
         return top
 
     def refuse(self, what: str) -> DataError:
-        return refused(self.path, f"it holds {what}, which a batch of pictures has no need of")
+        return refused(self.path, f"it holds {what}, which a batch of pictures does not need")
 
     def take(self, count: int) -> bytes:
         block = self.content[self.at : self.at + count]

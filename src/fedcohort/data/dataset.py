@@ -11,23 +11,32 @@ import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort.core.constraints import Interval
 from fedcohort.data.formats import AGAIN, refused
 from fedcohort.data.known import KNOWN, FoundFiles, digits, find, missing, read_layouts
-from fedcohort.errors import DataError, FedcohortError, UnknownName, check
+from fedcohort.errors import DataError, FedcohortError, UnknownName, checked
 from fedcohort.types import Array, Arrays, Index
 
 _IMAGE_CHANNELS = (1, 3, 4)
 Scale = float | NDArray[np.float32]  # one number, or one per channel of a window (last axis)
+TestShare = Annotated[float, Interval(0, 1, ends="()", example=0.2)]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled samples, their test set, and who naturally owns each sample where the data say so."""
+    """Labelled samples, their test set, and who naturally owns each sample where the data say so.
+
+    Make it from your own arrays with :meth:`from_arrays`, or by name with :func:`load`.
+
+    >>> data = Dataset.from_arrays(np.zeros((4, 2)), y=[0, 1, 0, 1], client=["ann", "bob", "bob", "eve"])
+    >>> len(data), data.shape, data.classes, data.clients
+    (4, (2,), 2, 3)
+    """
 
     name: str
     x: Array  # (n, c, h, w), (n, time, channel) or (n, features)
@@ -97,11 +106,10 @@ class Dataset:
         same = xt.shape[1:] == x.shape[1:]
         _rule(same, f"x_test with samples of shape {xt.shape[1:]}", f"x has {x.shape[1:]}", "give both the same shape")
         whole = classes is None or (isinstance(classes, (int, np.integer)) and not isinstance(classes, bool))
-        _rule(whole, f"classes={classes!r}", "it is a whole number", "leave it out, or say how many classes there are")
+        remedy = "leave it out, or say how many classes there are"
+        _rule(whole, f"classes = {classes!r}", "it must be a whole number", remedy)
         top = 1 + max(int(labels.max(initial=-1)) for labels in (y, yt))
-        _rule(
-            classes is None or classes >= top, f"classes={classes}", f"the labels reach {top - 1}", "give more classes"
-        )
+        _rule(classes is None or classes >= top, f"classes = {classes}", f"the labels reach {top - 1}", "raise classes")
         if scale is None:
             scale = 1.0 / 255.0 if x.ndim == 4 and x.dtype == np.uint8 else 1.0
         _normalisable(x, scale, shift)
@@ -111,13 +119,13 @@ class Dataset:
             _same_length("x", x, "activity", finer)
         return cls(name, x, y, xt, yt, classes or top, owner, owner_test, scale, shift, finer)
 
-    def held_out(self, share: float, rng: np.random.Generator, by_client: bool = False) -> Dataset:
+    @checked
+    def held_out(self, share: TestShare, rng: np.random.Generator, by_client: bool = False) -> Dataset:
         """The same samples with a test set cut away at random: this share of the samples, or of whole clients.
 
         By client (volunteers, writers) nobody is on both sides: use it where windows overlap. Owners that stay are
         numbered anew, in order, and so are those of the test set. At least one goes and at least one stays.
         """
-        check(0.0 < share < 1.0, f"share={share}", "a share lies strictly between 0 and 1", "give e.g. 0.2")
         _rule(not len(self.y_test), f"dataset {self.name!r}", "it already has a test set", "use y_test as it is")
         what = "clients" if by_client else "samples"
         count = self.clients if by_client else len(self)
@@ -235,7 +243,11 @@ def data_root(root: Path | str | None = None) -> Path:
 
 
 def load(name: str, root: Path | str | None = None) -> Dataset:
-    """A dataset by name: "digits" is embedded; the others, and NAME.npz of your own, are read from the data folder."""
+    """A dataset by name: "digits" is embedded; the others, and NAME.npz of your own, are read from the data folder.
+
+    >>> load("digits").shape
+    (1, 8, 8)
+    """
     if name == "digits":
         return _assemble(name, digits(), Path("scikit-learn"))
     folder = data_root(root)
@@ -278,14 +290,18 @@ class Status:
 
 
 def available(root: Path | str | None = None, *, verify: bool = False) -> list[Status]:
-    """Every known dataset and every .npz of your own: what is there, where, how big; with `verify`, is it right."""
+    """Every known dataset and every .npz of your own: where it is and how big; with `verify`, whether it is right.
+
+    >>> [found.name for found in available("/no/such/folder") if found.present]
+    ['digits']
+    """
     folder = data_root(root)
     own = sorted(path.stem for path in folder.glob("*.npz") if path.stem not in KNOWN) if folder.is_dir() else []
     return [status(name, folder, verify=verify) for name in ("digits", *KNOWN, *own)]
 
 
 def status(name: str, root: Path | str | None = None, *, verify: bool = False) -> Status:
-    """One dataset: where it is, and with `verify` what reading all of it says."""
+    """One dataset: where it is, and with `verify` whether all of it can be read and is right."""
     folder = data_root(root)
     title = KNOWN[name].title if name in KNOWN else "yours"
     if name == "digits":

@@ -47,7 +47,7 @@ def with_test(data: Dataset, share: float, by: str, seed: int, anew: bool = Fals
 
 
 def _merged(data: Dataset) -> Dataset:
-    """Training and test samples as one body; what is known of the training samples only is dropped."""
+    """Training and test samples together; what is known of the training samples only is dropped."""
     if not len(data.y_test):
         return data
     owner = None
@@ -58,7 +58,7 @@ def _merged(data: Dataset) -> Dataset:
 
 
 def server_split(data: Dataset, validation: float, unlabelled: float, by: str, seed: int, unused: float = 0.0) -> Split:
-    """Cut the server's shares out of the training data; a share of what is left is used by nobody."""
+    """Cut the server's shares out of the training data; a share `unused` of what is left is put away."""
     rows = np.arange(len(data.y))
     taken = cut(data.y, data.client, validation, by, generator(seed, "split-validation"))
     left = rows[~taken]

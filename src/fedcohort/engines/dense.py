@@ -28,7 +28,7 @@ class Dense:
                 raise TrainingError(
                     f"layer {at} ({layer})",
                     "the numpy engine takes flatten, linear and ReLU layers only",
-                    "use the fused or the reference engine",
+                    "use the fused or the torch_reference engine",
                 )
         self.n_params = network.n_params
 

@@ -19,17 +19,25 @@ Modeled = Network | Callable[[], Any]
 
 
 def choose(model: Modeled, data: ClientData, kind: str = "auto", workers: int = 0) -> Engine:
-    """An engine for this model (a network, or a factory of torch modules) on these clients.
+    """An engine for this `model` (a network, or a function that makes a torch module) on the `data` of these clients.
 
-    auto takes `fused` for networks that qualify, else `torch_workers`. Asking for an engine that cannot take the model
-    raises TrainingError with the layer's name. `workers=0` means one per processor.
+    `kind` is the name of an engine; "auto" takes `fused` for networks that qualify, else `torch_workers`. An engine
+    that cannot take the model raises TrainingError with the layer's name. `workers=0` means one per processor.
+
+    >>> import numpy as np
+    >>> from fedcohort.engines import mlp
+    >>> from fedcohort.types import Part
+    >>> part = Part(np.array([0, 2]), index=np.arange(2), label=np.array([0, 1]), clean=np.array([0, 1]))
+    >>> engine = choose(mlp(3, classes=2), ClientData(np.zeros((2, 3), np.float32), part, part, classes=2), "numpy")
+    >>> engine.name, engine.n_params
+    ('numpy', 8)
     """
     if kind not in KINDS:
         raise UnknownName.among("engine", kind, KINDS)
     if kind == "auto":
         return _auto(model, data, workers)
     engine = _make(kind, model, data, workers)
-    _log.info("engine: %s (as asked)", kind)
+    _log.info("engine: %s (as requested)", kind)
     return engine
 
 
@@ -37,7 +45,7 @@ def _auto(model: Modeled, data: ClientData, workers: int) -> Engine:
     try:
         engine = _make("fused", model, data, workers)
     except (TrainingError, MissingExtra) as no:
-        reason = f"fused cannot: {no.value}, {no.rule}"
+        reason = f"fused cannot train it: {no.value}, {no.rule}"
     else:
         _log.info("engine: fused (every layer is a convolution, ReLU, max-pool, flatten or linear layer)")
         return engine

@@ -21,7 +21,12 @@ ENGINES = ("fused", "numpy", "torch_reference", "torch_workers")  # by name, as 
 
 @dataclass(frozen=True, slots=True)
 class ClientData:
-    """The samples of all clients, held once. `train.index` and `validation.index` are rows of x."""
+    """The samples of all clients, held once. `train.index` and `validation.index` are rows of x.
+
+    >>> part = Part(np.array([0, 1, 2]), index=np.arange(2), label=np.array([0, 1]), clean=np.array([0, 1]))
+    >>> ClientData(np.zeros((2, 3), np.float32), train=part, validation=part, classes=2).train.sizes
+    array([1, 1])
+    """
 
     x: NDArray[np.float32]  # (n, *input_shape), normalised
     train: Part

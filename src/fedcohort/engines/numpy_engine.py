@@ -1,7 +1,7 @@
 """The numpy engine: softmax regression and perceptrons, the whole cohort as stacked matrices, no torch.
 
 Bits do not depend on who else is in the cohort: every client is a matrix of its own in the batched products, and
-its shapes are a function of the client alone (see :mod:`batches`).
+its shapes are a function of the client alone (see `batch_stacks`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from fedcohort.engines.client_signals import collect, part_of
 from fedcohort.engines.dense import Dense
 from fedcohort.engines.interface import ClientData, LossStats, batch_order
 from fedcohort.engines.networks import Network
-from fedcohort.engines.steps import Stepper, check_plan
-from fedcohort.errors import check
+from fedcohort.engines.steps import Stepper, check_plan, sample_weight
 from fedcohort.protocols import Trained
 from fedcohort.types import Index, Model, Objective, Part, Plan, Real, Updates
 
@@ -43,7 +42,7 @@ class _Cohort:
 
 
 class NumpyEngine:
-    """Trains MLPs and softmax regressions of many clients in batched numpy."""
+    """Trains MLPs and softmax regressions of many clients at once in stacked numpy arrays; needs nothing else."""
 
     name = "numpy"
 
@@ -230,9 +229,7 @@ def _sample_weights(plan: Plan, clients: Index, stack: Stack) -> NDArray[np.floa
         return None
     out = np.ones(stack.sample.size, np.float32)
     for i, k in enumerate(clients.tolist()):
-        given = plan.sample_weight.get(k)
+        given = sample_weight(plan, k, int(stack.offset[i + 1] - stack.offset[i]))
         if given is not None:
-            n = int(stack.offset[i + 1] - stack.offset[i])
-            check(len(given) == n, f"{len(given)} sample weights", f"client {k} owns {n} samples", "give one each")
             out[stack.offset[i] : stack.offset[i + 1]] = given
     return out

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedcohort.errors import MissingExtra, UnknownName, check
+from fedcohort.core.constraints import Count
+from fedcohort.errors import MissingExtra, UnknownName, checked
 
 try:
     import torch
@@ -91,10 +92,9 @@ class WindowGRU(nn.Module):
         return out
 
 
-def gru(channels: int = 6, classes: int = 6, hidden: int = 32, layers: int = 2, stride: int = 1) -> nn.Module:
+@checked
+def gru(channels: Count = 6, classes: Count = 6, hidden: Count = 32, layers: Count = 2, stride: Count = 1) -> nn.Module:
     """A two-layer GRU; FLASH-RL's has 256 units. With a stride it reads every so many steps only, and is faster."""
-    for name, value in (("hidden", hidden), ("layers", layers), ("stride", stride)):
-        check(isinstance(value, int) and value >= 1, f"{name} = {value!r}", "a whole number from 1", "raise it")
     return WindowGRU(channels, classes, hidden, layers, stride)
 
 

@@ -2,8 +2,8 @@
 
 A model is a `Network` (built as `nn.Sequential`) or a factory of modules. Trainable parameters are one flat vector in
 the order of `parameters()`; floating buffers (batch-norm statistics) and integer ones (counters) are kept apart.
-Training runs in train mode. Everything that only looks (losses, gradients, frozen predictions, logits) runs in eval
-mode, so that looking moves no statistics.
+Training runs in train mode. Everything that only evaluates (losses, gradients, frozen predictions, logits) runs in eval
+mode, so that evaluation changes no statistics.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fedcohort.engines.client_signals import collect, part_of
 from fedcohort.engines.interface import ClientData, LossStats, batch_order
 from fedcohort.engines.losses import CROSS_ENTROPY
 from fedcohort.engines.networks import Conv, Flatten, Linear, MaxPool, Network, ReLU
-from fedcohort.engines.steps import BETA1, BETA2, EPS, check_plan
-from fedcohort.errors import MissingExtra, TrainingError, check
+from fedcohort.engines.steps import BETA1, BETA2, EPS, check_plan, sample_weight
+from fedcohort.errors import MissingExtra, TrainingError
 from fedcohort.protocols import Trained
 from fedcohort.types import Index, Model, Objective, Part, Plan, Real, Updates
 
@@ -38,7 +38,7 @@ def torch_module() -> Any:
     try:
         import torch
     except ImportError:
-        raise MissingExtra.of("the reference engine", "torch") from None
+        raise MissingExtra.of("the torch_reference engine", "torch") from None
     return torch
 
 
@@ -66,7 +66,7 @@ def build(model: Network | Factory) -> nn.Module:
         return sequential(model)
     made = model()
     if not isinstance(made, torch_module().nn.Module):
-        raise TrainingError(f"{type(made).__name__}", "a factory makes a torch.nn.Module", "return one")
+        raise TrainingError(f"a {type(made).__name__}", "a factory must make a torch.nn.Module", "return one")
     return cast("nn.Module", made)
 
 
@@ -145,7 +145,7 @@ class _Epoch:
 
 
 class ReferenceEngine:
-    """Trains any module, client by client, in plain PyTorch."""
+    """Trains any module, client by client, in plain PyTorch: what the other engines must agree with."""
 
     name = "torch_reference"
 
@@ -257,7 +257,7 @@ class ReferenceEngine:
         flat.write(model.params, model.buffers, model.counters)
         owned = np.arange(part.start[client], part.start[client + 1])
         frozen = self._predictions(part, owned) if plan.objective.pseudo else None
-        weight = _sample_weight(plan, client, owned.size)
+        weight = sample_weight(plan, client, owned.size)
         optimiser = self._optimiser(plan, float(plan.lr_of(m)[row]))
         extra = _Extra(torch, flat, plan, row)
         flat.module.train()
@@ -361,11 +361,3 @@ def _epoch_stats(first: list[_Epoch]) -> LossStats:
     n = np.where(count > 0, count, np.nan)
     loss, square = np.array([e.loss for e in first]) / n, np.array([e.square for e in first]) / n
     return LossStats(loss, square, np.full(len(first), np.nan), count)
-
-
-def _sample_weight(plan: Plan, client: int, n: int) -> NDArray[np.float32] | None:
-    given = (plan.sample_weight or {}).get(client)
-    if given is None:
-        return None
-    check(len(given) == n, f"{len(given)} sample weights", f"client {client} owns {n} samples", "give one each")
-    return np.asarray(given, np.float32)

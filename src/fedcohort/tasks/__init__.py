@@ -1,4 +1,4 @@
-"""What is trained: datasets, models, objectives and the engines that train a whole cohort."""
+"""What is trained: a dataset, a model, a loss, metrics and the local training plan."""
 
 from __future__ import annotations
 

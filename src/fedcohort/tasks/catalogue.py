@@ -10,20 +10,20 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
+from fedcohort.core.constraints import Choice, Count, CountOrZero, NotNegative, Positive
 from fedcohort.core.spec_string import SpecStringError, parse
 from fedcohort.engines import losses as objectives
 from fedcohort.engines.networks import Network, lenet, mlp
 from fedcohort.engines.steps import OPTIMISERS
-from fedcohort.errors import BadParameter, UnknownName, check
+from fedcohort.errors import BadParameter, UnknownName, check, checked
 from fedcohort.tasks.classification import ClassificationSpec, Factory
 from fedcohort.tasks.quadratic import QuadraticSpec
 from fedcohort.tasks.spec import TaskSpec
 from fedcohort.types import Objective, Plan
 
 PLAN_OPTIONS = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "optimiser", "objective", "prox")
-_WHOLE = ("epochs", "batch_size")
 DATA_OPTIONS = ("validation", "unlabelled", "unused", "test", "recut", "split", "normal", "seed", "root")
 
 
@@ -42,7 +42,7 @@ class TaskEntry:
 def _widths(hidden: int | tuple[int, ...] | list[int], what: str = "hidden") -> tuple[int, ...]:
     widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
     fine = all(isinstance(w, int) and w >= 1 for w in widths)
-    check(fine, f"{what} = {hidden!r}", "widths are whole numbers from 1", "give e.g. 64 or (120, 84)")
+    check(fine, f"{what} = {hidden!r}", "every width must be a whole number from 1", "use e.g. 64 or (120, 84)")
     return widths
 
 
@@ -67,15 +67,15 @@ def _torch_model(name: str, **options: Any) -> Factory:
 
 
 def _make(name: str, **options: Any) -> Any:
-    from fedcohort.engines import torch_networks as torch_models
+    from fedcohort.engines import torch_networks
 
-    return torch_models.MODELS[name](**options)
+    return torch_networks.MODELS[name](**options)
 
 
 _SGD = Plan(epochs=5, batch_size=50, lr=0.1)
 _FLASH_RL = Plan(epochs=5, batch_size=50, lr=0.01, momentum=0.9)
 _FEDACS = Plan(epochs=5, batch_size=50, lr=0.1, momentum=0.5, weight_decay=5e-4)
-_DIGITS = {"recut": True}  # the stored order is by writer: the last rows are other hands than the first
+_DIGITS = {"recut": True}  # the stored order is by writer: the last rows are of other writers than the first
 _WRITERS = {"split": "within", "test": 0.2, "validation": 0.05, "normal": (0.9616, 0.164)}  # white background
 _VOLUNTEERS = {"split": "owner", "test": 0.2, "validation": 0.1}
 _DIGIT, _MNIST, _CIFAR = (1, 8, 8), (1, 28, 28), (3, 32, 32)
@@ -217,7 +217,11 @@ def options(name: str) -> tuple[str, ...]:
 
 
 def get(name: str, **overrides: Any) -> TaskSpec:
-    """The task of this name, with overrides; unknown names and options are answered with the nearest."""
+    """The task of this name, with overrides; unknown names and options are answered with the nearest.
+
+    >>> get("digits-mlp", lr=0.05, hidden=(64,)).model.n_params
+    4810
+    """
     known = options(name)
     for option in overrides:
         if option not in known:
@@ -249,20 +253,25 @@ def plan_with(plan: Plan, **changes: Any) -> Plan:
 
 def _checked(plan: dict[str, Any]) -> dict[str, Any]:
     """Plan overrides, refused where they break a rule."""
-    for key, value in plan.items():
-        if key in ("optimiser", "objective"):
-            continue
-        kind: type | tuple[type, ...] = int if key in _WHOLE else (int, float)
-        number = isinstance(value, kind) and not isinstance(value, bool)
-        check(number, f"{key} = {value!r}", f"{key} is a{' whole' if key in _WHOLE else ''} number", "give one")
-        if key in ("lr", "batch_size"):
-            check(value > 0, f"{key} = {value}", f"{key} is positive", "raise it")
-        check(value >= 0, f"{key} = {value}", f"{key} is not negative", "raise it")
-    if plan.get("optimiser", "sgd") not in OPTIMISERS:
-        raise UnknownName.among("optimiser", str(plan["optimiser"]), OPTIMISERS)
+    _check_plan(**plan)
     if isinstance(plan.get("objective"), str):
         plan["objective"] = _objective(plan["objective"])
     return plan
+
+
+@checked
+def _check_plan(
+    *,
+    lr: Positive = 0.1,
+    epochs: CountOrZero = 5,
+    batch_size: Count = 50,
+    momentum: NotNegative = 0.0,
+    weight_decay: NotNegative = 0.0,
+    optimiser: Annotated[str, Choice(*OPTIMISERS)] = "sgd",
+    objective: str | Objective = "ce",
+    prox: NotNegative = 0.0,
+) -> None:
+    """Nothing but the declarations of PLAN_OPTIONS."""
 
 
 def _objective(text: str) -> Objective:

@@ -1,17 +1,17 @@
-"""Classification: a dataset, a model and local training; before (`ClassificationSpec`) and after it met a world."""
+"""Classification: a dataset, a model and local training, before and after they are bound to a world."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Choice, CountOrZero, Finite, Interval, Positive
 from fedcohort.core.rng import generator
 from fedcohort.data import dataset as datasets
 from fedcohort.data.splits import WAYS, Split, server_split, with_test
@@ -19,7 +19,7 @@ from fedcohort.engines.factory import choose
 from fedcohort.engines.interface import ClientData, Engine
 from fedcohort.engines.losses import CROSS_ENTROPY, cross_entropy, log_softmax, robust_of
 from fedcohort.engines.networks import Network
-from fedcohort.errors import ContractError, UnknownName, check
+from fedcohort.errors import ContractError, UnknownName, check, check_fields
 from fedcohort.protocols import Trained, World
 from fedcohort.signals import SIGNALS, of_side
 from fedcohort.tasks.client_evaluator import ArrayClientEvaluator
@@ -28,6 +28,7 @@ from fedcohort.types import Arrays, Index, Model, Plan, Real
 
 Factory = Callable[[], Any]  # makes a torch.nn.Module
 SERVER_SPLITS = ("validation", "unlabelled")
+PartOfData = Annotated[float, Interval(0, 1, ends="[)")]
 PROVIDES = of_side(SIGNALS, "client") | of_side(SIGNALS, "probe")
 
 
@@ -37,40 +38,37 @@ class ClassificationSpec:
 
     The test set is never used for choosing anything. `validation` and `unlabelled` are shares of the training data
     that stay at the server; of what is left, a share `unused` is put away (for smaller experiments), and the rest is
-    the pool that a world hands out.
+    the pool that a world hands out. `dataset` is a name or a :class:`~fedcohort.data.Dataset`, `model` a
+    :class:`~fedcohort.engines.Network` or a function that makes a torch module, `default` the local training.
+
+    >>> from fedcohort.engines import mlp
+    >>> data = datasets.Dataset.from_arrays(np.zeros((100, 4)), np.arange(100) % 2)
+    >>> spec = ClassificationSpec("mine", data, mlp(4, 8, classes=2), Plan(lr=0.1), validation=0.25)
+    >>> spec.labels().size, spec.answers("validation").size, spec.answers("test").size
+    (60, 20, 20)
     """
 
     name: str
     dataset: str | datasets.Dataset
     model: Network | Factory
     default: Plan = field(default_factory=Plan)
-    validation: float = 0.1
-    unlabelled: float = 0.0
-    unused: float = 0.0
-    test: float = 0.2  # cut from the data only where the dataset has no test set of its own
+    validation: PartOfData = 0.1
+    unlabelled: PartOfData = 0.0
+    unused: PartOfData = 0.0
+    test: PartOfData = 0.2  # cut from the data only where the dataset has no test set of its own
     recut: bool = False  # cut a new test set although the dataset has one
-    split: str = "class"  # how to cut: "class", "owner" (whole owners) or "within" (a share of every owner)
-    normal: tuple[float, float] = (0.0, 1.0)  # mean and deviation to take out, where the dataset leaves them in
-    seed: int = 0  # of the cuts
-    root: Path | None = None  # data folder
+    split: Annotated[str, Choice(*WAYS)] = "class"  # how to cut: by "class", whole "owner"s, or "within" every owner
+    normal: tuple[Finite, Positive] = (0.0, 1.0)  # mean and deviation to take out, where the dataset leaves them in
+    seed: CountOrZero = 0  # of the cuts
+    root: Path | str | None = None  # data folder
     about: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("validation", "unlabelled", "unused", "test"):
-            share = getattr(self, name)
-            check(_number(share), f"{name} = {share!r}", "a share is a number", "choose e.g. 0.1")
-            check(0.0 <= share < 1.0, f"{name} = {share}", "a share lies in [0, 1)", "choose e.g. 0.1")
+        check_fields(self)
         total = self.validation + self.unlabelled
         check(total < 1.0, f"server shares of {total}", "something must be left for the clients", "lower them")
-        whole = isinstance(self.seed, int) and not isinstance(self.seed, bool) and self.seed >= 0
-        check(whole, f"seed = {self.seed!r}", "must be a whole number from 0", "change it")
-        pair = isinstance(self.normal, (tuple, list)) and len(self.normal) == 2 and all(map(_number, self.normal))
-        check(pair, f"normal = {self.normal!r}", "two numbers are needed", "give (mean, deviation)")
-        check(self.normal[1] > 0.0, f"normal = {self.normal}", "a deviation is positive", "give (mean, deviation)")
-        if self.split not in WAYS:
-            raise UnknownName.among("split", str(self.split), WAYS)
         path = self.root is None or isinstance(self.root, (str, Path))
-        check(path, f"root = {self.root!r}", "the data folder is a path", "write it in quotes")
+        check(path, f"root = {self.root!r}", "it must be a path", "write it in quotes")
 
     @cached_property
     def data(self) -> datasets.Dataset:
@@ -273,7 +271,7 @@ class ArrayServerEvaluator:
 
     def _logits(self, params: Real, split: str, buffers: Real | None) -> Real:
         x = self._features(split)
-        if not len(x):  # a share of zero, or hardly any data: engines are spared empty batches
+        if not len(x):  # a share of zero, or hardly any data: engines never see empty batches
             return np.zeros((len(params), 0, self.classes), np.float32)
         return np.asarray(self._engine.logits(params, x, buffers))
 
@@ -281,10 +279,6 @@ class ArrayServerEvaluator:
         if split not in self._held:
             self._held[split] = self._spec.features(split)
         return self._held[split]
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _server_side(split: str) -> str:

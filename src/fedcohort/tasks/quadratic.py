@@ -14,16 +14,16 @@ Quadratics with exact gradients prove algebra, not the behaviour of deep network
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Count, CountOrZero, Finite, Positive
 from fedcohort.core.rng import generator, uniform_at
 from fedcohort.engines.steps import Stepper
-from fedcohort.errors import UnknownName, check
+from fedcohort.errors import UnknownName, check, check_fields
 from fedcohort.protocols import ClientEvaluator, ServerEvaluator, Trained, World
 from fedcohort.signals import SIGNALS, of_side
 from fedcohort.types import Array, Arrays, Index, Mask, Model, Part, Plan, Updates
@@ -35,7 +35,12 @@ _LOSS_PROBES = ("probe_loss", "probe_batch_loss", "probe_val_loss", "probe_robus
 
 
 class Quadratic:
-    """N quadratic clients, ready to train. Make it with :meth:`from_arrays` or by binding the spec to a world."""
+    """N quadratic clients, ready to train. Make it with :meth:`from_arrays` or by binding the spec to a world.
+
+    >>> task = Quadratic.from_arrays(a=np.ones(2), c=np.array([0.0, 4.0]), weight=np.array([3, 1]))
+    >>> task.optimum
+    array([1.])
+    """
 
     name = "quadratic"
     provides = PROVIDES
@@ -231,30 +236,29 @@ def _shares(label: Index, part: Part, classes: int) -> Double:
 
 @dataclass(frozen=True)
 class QuadraticSpec:
-    """The catalogue's quadratic task: class centres and a pool of labels that a world can hand out."""
+    """The catalogue's quadratic task: class centres and a pool of labels that a world can hand out.
+
+    `classes` centres of `dimension` coordinates, with standard deviation `spread`, and a `pool` of so many labels; each
+    client's curvature is uniform between the two numbers of `curvature`; `default` is the local training.
+
+    >>> QuadraticSpec(classes=4, pool=8).labels().size
+    8
+    """
 
     name: str = "quadratic"
-    classes: int = 10
-    dimension: int = 20
-    pool: int = 20_000  # labels that a world may hand out
-    curvature: tuple[float, float] = (0.5, 2.0)  # a_ij is uniform between these, fixed per client
-    spread: float = 1.0  # standard deviation of the class centres
-    seed: int = 0
+    classes: Count = 10
+    dimension: Count = 20
+    pool: Count = 20_000
+    curvature: tuple[Positive, Positive] = (0.5, 2.0)
+    spread: Finite = 1.0
+    seed: CountOrZero = 0
     default: Plan = field(default_factory=lambda: Plan(epochs=5, lr=0.1))
     about: ClassVar[str] = "closed-form quadratic clients: exact gradients and a known optimum, no data"
 
     def __post_init__(self) -> None:
-        for name, least in (("classes", 1), ("dimension", 1), ("pool", 1), ("seed", 0)):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
-            check(whole, f"{name} = {value!r}", f"must be a whole number from {least}", "change it")
-        two = isinstance(self.curvature, (tuple, list)) and len(self.curvature) == 2
-        numbers = (*self.curvature, self.spread) if two else ("",)
-        plain = all(isinstance(v, (int, float)) and math.isfinite(v) for v in numbers)
-        values = f"curvature = {self.curvature!r}, spread = {self.spread!r}"
-        check(plain, values, "two numbers and one number are needed", "give e.g. (0.5, 2.0) and 1.0")
+        check_fields(self)
         low, high = self.curvature
-        check(0.0 < low <= high, f"curvature = {self.curvature}", "0 < low <= high", "give (0.5, 2.0)")
+        check(low <= high, f"curvature = {self.curvature}", "the first must not exceed the second", "use (0.5, 2.0)")
 
     def labels(self) -> Index:
         """A balanced pool, shuffled."""

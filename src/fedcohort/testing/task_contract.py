@@ -185,7 +185,7 @@ class TaskContract:
         others = np.arange(who.size) != 1
         self._close(trained.updates.delta[others], whole[others], "a broken client changed the others")
 
-    def test_bench_agrees_with_itself(self) -> None:
+    def test_server_evaluator_agrees_with_itself(self) -> None:
         """Shapes of labels and logits; the gradient is the slope of the loss it comes with."""
         task, model, _ = self._ready()
         evaluator = task.server_evaluator()

@@ -36,7 +36,7 @@ _FOLDER = _kernel_folder()
 
 
 def _kept(compiler: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Apply a Numba decorator with our cache folder in place of the global one."""
+    """Apply a Numba decorator with our cache folder instead of the global one."""
     before = config.CACHE_DIR
     try:
         config.CACHE_DIR = _FOLDER or ""

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import CountOrZero
 from fedcohort.engines.client_signals import collect, part_of
 from fedcohort.engines.interface import ClientData, LossStats, batch_order
 from fedcohort.engines.losses import CROSS_ENTROPY, log_softmax
 from fedcohort.engines.networks import Network
-from fedcohort.engines.steps import check_plan
-from fedcohort.errors import check
+from fedcohort.engines.steps import check_plan, sample_weight
+from fedcohort.errors import check, checked
 from fedcohort.protocols import Trained
 from fedcohort.types import Index, Model, Objective, Plan, Real, Updates
 
@@ -48,9 +49,9 @@ class FusedEngine:
 
     name = "fused"
 
-    def __init__(self, network: Network, data: ClientData, workers: int = 0) -> None:
+    @checked
+    def __init__(self, network: Network, data: ClientData, workers: CountOrZero = 0) -> None:
         """`workers=0` means one per processor. Raises TrainingError if a layer does not qualify."""
-        check(workers >= 0, f"workers = {workers}", "the number of workers is not negative", "use 0 for all processors")
         self._layout = layout_of(network)
         self._data = data
         self._x = np.ascontiguousarray(data.x.reshape(len(data.x), -1), np.float32)
@@ -59,7 +60,7 @@ class FusedEngine:
         self.n_params = network.n_params
         self.last_layer = network.last_layer
         self._spaces: queue.SimpleQueue[Space] = queue.SimpleQueue()
-        self._rooms = BufferPool()
+        self._buffers = BufferPool()
         self._threads: ThreadPoolExecutor | None = None
 
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
@@ -67,7 +68,7 @@ class FusedEngine:
         m, sizes = clients.size, self._data.train.sizes[clients]
         check_plan(plan, m, self.n_params)
         start = self._weights(model.params)
-        delta = self._rooms.take(m, self.n_params)
+        delta = self._buffers.take(m, self.n_params)
         steps, stats = np.zeros(m, np.int64), np.zeros((m, 3))
         epochs, lr = plan.epochs_of(m), plan.lr_of(m)
 
@@ -178,7 +179,7 @@ class FusedEngine:
             self._threads.shutdown()
             self._threads = None
         self._spaces = queue.SimpleQueue()
-        self._rooms = BufferPool()
+        self._buffers = BufferPool()
 
     def _weights(self, params: Real) -> Floats:
         """A copy, with room behind it for kernels that read whole vectors."""
@@ -279,11 +280,8 @@ def _vector(o: Objective) -> Doubles:
 
 
 def _sample_weight(plan: Plan, client: int, n: int) -> Floats:
-    given = (plan.sample_weight or {}).get(client)
-    if given is None:
-        return _NONE
-    check(len(given) == n, f"{len(given)} sample weights", f"client {client} owns {n} samples", "give one each")
-    return np.ascontiguousarray(given, np.float32)
+    given = sample_weight(plan, client, n)
+    return _NONE if given is None else given
 
 
 def _correction(plan: Plan, row: int) -> Floats:

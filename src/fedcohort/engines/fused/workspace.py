@@ -81,7 +81,7 @@ class _Stage:
 
 def refuse(at: int, layer: Layer, why: str) -> TrainingError:
     """The error for a layer that the fused engine does not take."""
-    return TrainingError(f"layer {at} ({layer})", f"the fused engine {why}", "use the batched or the reference engine")
+    return TrainingError(f"layer {at} ({layer})", f"the fused engine {why}", "use torch_workers or torch_reference")
 
 
 def stages_of(network: Network) -> list[_Stage]:

@@ -1,4 +1,4 @@
-"""What the batched engine and its worker processes say to each other: JSON and arrays, never pickled objects.
+"""What the torch_workers engine and its processes send each other: JSON and arrays, never pickled objects.
 
 A message is the length of its bytes (8, big-endian) and an npz archive with a JSON text among its arrays. The samples
 are not sent: all processes map the same memory.
@@ -57,30 +57,30 @@ def describe(model: models.Network | Callable[[], Any]) -> dict[str, Any] | None
         return {"network": [list(model.input_shape), layers]}
     function = model.func if isinstance(model, functools.partial) else model
     args, options = (model.args, model.keywords) if isinstance(model, functools.partial) else ((), {})
-    said = {
+    described = {
         "module": getattr(function, "__module__", "__main__"),
         "name": getattr(function, "__qualname__", "<lambda>"),
         "args": list(args),
         "options": dict(options),
     }
-    if said["module"] == "__main__" or "<" in said["name"]:
+    if described["module"] == "__main__" or "<" in described["name"]:
         return None
     try:
-        json.dumps(said)
+        json.dumps(described)
     except TypeError:
         return None
-    return said
+    return described
 
 
-def build(said: Mapping[str, Any]) -> models.Network | Callable[[], Any]:
+def build(described: Mapping[str, Any]) -> models.Network | Callable[[], Any]:
     """Inverse of :func:`describe`."""
-    if "network" in said:
-        shape, layers = said["network"]
+    if "network" in described:
+        shape, layers = described["network"]
         return models.Network(tuple(shape), tuple(getattr(models, name)(**given) for name, given in layers))
-    found: Any = importlib.import_module(said["module"])
-    for name in said["name"].split("."):
+    found: Any = importlib.import_module(described["module"])
+    for name in described["name"].split("."):
         found = getattr(found, name)
-    return functools.partial(found, *said["args"], **said["options"])
+    return functools.partial(found, *described["args"], **described["options"])
 
 
 class Shared:
@@ -107,7 +107,7 @@ _PART = [f.name for f in fields(Part)]
 
 
 def data_arrays(data: ClientData) -> Arrays:
-    """The arrays of a body of client data, under flat names."""
+    """The arrays of all clients' data, under flat names."""
     both = {"train": data.train, "validation": data.validation}
     return {"x": data.x} | {f"{p}.{name}": getattr(part, name) for p, part in both.items() for name in _PART}
 
@@ -119,7 +119,7 @@ def data_of(arrays: Arrays, classes: int) -> ClientData:
 
 
 def pack_plan(plan: Plan, model: Model, clients: Index, rows: Index) -> tuple[dict[str, Any], Arrays]:
-    """The order to train the clients at these rows of a cohort."""
+    """The instruction to train the clients at these rows of a cohort."""
     m = clients.size
     text = {
         "batch_size": plan.batch_size, "momentum": plan.momentum, "weight_decay": plan.weight_decay,

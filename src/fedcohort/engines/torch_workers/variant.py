@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How the reference is run."""
+    """How the training of torch_reference is run."""
 
     channels_last: bool = False
     compiled: bool = False
@@ -35,7 +35,7 @@ class Variant:
 
 
 class VariantEngine(ReferenceEngine):
-    """The reference's loop with another layout, compiled or not, and one call per optimiser step."""
+    """The loop of torch_reference with another layout, compiled or not, and one call per optimiser step."""
 
     name = "torch_workers"
 

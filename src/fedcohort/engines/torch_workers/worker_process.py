@@ -1,4 +1,4 @@
-"""A worker process of the batched engine: reads orders from standard input, writes updates to standard output."""
+"""A process of the torch_workers engine: reads instructions from standard input, writes updates to standard output."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def main() -> None:
     """Serve until the other side closes the stream."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get into the stream
-    said, _ = wire.receive(source)
-    sys.path[:] = said["path"]
+    first, _ = wire.receive(source)
+    sys.path[:] = first["path"]
     from fedcohort.engines.torch_workers.variant import Variant, VariantEngine
 
-    data = wire.data_of(wire.attach(said["folder"]), said["classes"])
-    engine = VariantEngine(wire.build(said["model"]), data, Variant(**said["variant"]))
+    data = wire.data_of(wire.attach(first["folder"]), first["classes"])
+    engine = VariantEngine(wire.build(first["model"]), data, Variant(**first["variant"]))
     wire.send(sink, {"ready": True}, {})
     while True:
         try:

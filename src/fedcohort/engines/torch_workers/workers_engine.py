@@ -1,9 +1,9 @@
-"""The batched engine: any `nn.Module`, in the fastest way PyTorch has on this machine.
+"""The torch_workers engine: any `nn.Module`, in the fastest way PyTorch has on this machine.
 
-The semantics are the reference's. Variants (channels-last, torch.compile) are timed once per machine, model and batch
-size on a few real batches, and the winner is remembered in a JSON file of the cache folder. Clients are shared out to
-single-threaded processes when a round is long enough to pay for them. A variant or a process that fails is not used;
-the log says so.
+The semantics are those of torch_reference. Variants (channels-last, torch.compile) are timed once per machine, model
+and batch size on a few real batches, and the fastest is remembered in a JSON file of the cache folder. Clients are
+distributed over single-threaded processes when a round is long enough to pay for them. A variant or a process that
+fails is not used; the log says so.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import CountOrZero
 from fedcohort.engines.cache import cache_folder
 from fedcohort.engines.interface import ClientData, LossStats
 from fedcohort.engines.networks import Network
@@ -30,32 +31,32 @@ from fedcohort.engines.steps import check_plan
 from fedcohort.engines.torch_reference import Factory
 from fedcohort.engines.torch_workers import messages as wire
 from fedcohort.engines.torch_workers.variant import Variant, VariantEngine
-from fedcohort.errors import TrainingError, check
+from fedcohort.errors import TrainingError, checked
 from fedcohort.protocols import Trained
 from fedcohort.types import Index, Model, Objective, Part, Plan, Real
 
-PROCESSES_PAY = 2.0  # seconds of training in a round from which on processes are started
-COMPILE_PAYS = 20.0  # seconds of training in a round from which on torch.compile is tried
+PROCESSES_PAY = 2.0  # processes are started for rounds with at least so many seconds of training
+COMPILE_PAYS = 20.0  # and torch.compile is tried for rounds with at least so many
 TRIAL_BATCHES = 4
 
 _log = logging.getLogger("fedcohort.engine")
 
 
 class WorkersEngine:
-    """Trains any module; decides at the first training how."""
+    """Trains any module in single-threaded processes; how exactly is decided at the first training."""
 
     name = "torch_workers"
 
-    def __init__(self, model: Network | Factory, data: ClientData, workers: int = 0) -> None:
-        """`workers=0` means one process per processor; 1 means none but this one."""
-        check(workers >= 0, f"workers = {workers}", "the number of workers is not negative", "use 0 for all processors")
+    @checked
+    def __init__(self, model: Network | Factory, data: ClientData, workers: CountOrZero = 0) -> None:
+        """`workers=0` means one process per processor; 1 trains in this process."""
         self._model, self._data = model, data
         self.workers = workers or os.cpu_count() or 1
         self._engine = VariantEngine(model, data, Variant())
         self.variant: Variant | None = None  # decided at the first training
         self._seconds = 0.0  # per sample and epoch
-        self._crew: _Crew | None = None
-        self._crew_failed = self.workers == 1
+        self._processes: _Processes | None = None
+        self._processes_failed = self.workers == 1
         self.n_params = self._engine.n_params
         self.last_layer = self._engine.last_layer
 
@@ -66,7 +67,7 @@ class WorkersEngine:
         if self.variant is None and work.any():
             self._decide(model, clients, plan, work)
         pays = self._seconds * float(work.sum()) >= PROCESSES_PAY and np.count_nonzero(work) > 1
-        if (pays or self._crew) and not self._crew_failed:
+        if (pays or self._processes) and not self._processes_failed:
             out = self._train_in_processes(model, clients, plan, work)
             if out is not None:
                 return out
@@ -92,19 +93,19 @@ class WorkersEngine:
 
     def close(self) -> None:
         """End the processes."""
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
 
     def _train_in_processes(self, model: Model, clients: Index, plan: Plan, work: Index) -> Trained | None:
         try:
-            if self._crew is None:
-                self._crew = _Crew(self._model, self._data, self.variant or Variant(), self.workers)
-                _log.info("engine: batched, %d single-threaded processes", self.workers)
-            return self._crew.train(model, clients, plan, work)
+            if self._processes is None:
+                self._processes = _Processes(self._model, self._data, self.variant or Variant(), self.workers)
+                _log.info("engine: torch_workers, %d single-threaded processes", self.workers)
+            return self._processes.train(model, clients, plan, work)
         except (OSError, EOFError, ValueError) as error:
-            _log.warning("engine: batched goes on in one process (%s: %s)", type(error).__name__, error)
-            self._crew_failed = True
+            _log.warning("engine: torch_workers continues in one process (%s: %s)", type(error).__name__, error)
+            self._processes_failed = True
             self.close()
             return None
 
@@ -115,17 +116,17 @@ class WorkersEngine:
         key = _key(self._engine, plan.batch_size)
         self._seconds = self._time(Variant(), trial, model, plan)
         found = _remembered().get(key)
-        best = Variant(**found["variant"]) if found else self._race(trial, model, plan, float(work.sum()), key)
+        best = Variant(**found["variant"]) if found else self._fastest(trial, model, plan, float(work.sum()), key)
         if best != Variant():
             try:
                 self._engine = VariantEngine(self._model, self._data, best)
             except Exception as error:
-                _log.info("engine: batched, %s does not run here (%s)", best, type(error).__name__)
+                _log.info("engine: torch_workers, %s does not run here (%s)", best, type(error).__name__)
                 best = Variant()
         self.variant = best
-        _log.info("engine: batched, %s (%s)", best, "remembered" if found else "measured")
+        _log.info("engine: torch_workers, %s (%s)", best, "remembered" if found else "measured")
 
-    def _race(self, trial: ClientData, model: Model, plan: Plan, work: float, key: str) -> Variant:
+    def _fastest(self, trial: ClientData, model: Model, plan: Plan, work: float, key: str) -> Variant:
         """The fastest candidate; remembered for the next time."""
         times = {Variant(): self._seconds}
         candidates = [Variant(channels_last=True)] if self._data.x.ndim == 4 else []
@@ -136,7 +137,7 @@ class WorkersEngine:
             try:
                 times[candidate] = self._time(candidate, trial, model, plan)
             except Exception as error:
-                _log.info("engine: batched, %s does not run here (%s)", candidate, type(error).__name__)
+                _log.info("engine: torch_workers, %s does not run here (%s)", candidate, type(error).__name__)
         best = min(times, key=lambda v: times[v])
         _remember(key, {"variant": asdict(best), "seconds_per_sample": {str(v): t for v, t in times.items()}})
         return best
@@ -153,12 +154,12 @@ class WorkersEngine:
         return best / int(trial.train.sizes[0])
 
 
-class _Crew:
+class _Processes:
     """Worker processes, each with the same data mapped and a module of its own."""
 
     def __init__(self, model: Network | Factory, data: ClientData, variant: Variant, size: int) -> None:
-        said = wire.describe(model)
-        if said is None:
+        described = wire.describe(model)
+        if described is None:
             raise ValueError("the model's factory cannot be imported by another process")
         self._shared = wire.Shared(wire.data_arrays(data))
         one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -169,7 +170,7 @@ class _Crew:
                 self._workers.append(
                     subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **one})
                 )
-            hello = {"folder": self._shared.path, "classes": data.classes, "model": said, "path": sys.path}
+            hello = {"folder": self._shared.path, "classes": data.classes, "model": described, "path": sys.path}
             for worker in self._workers:
                 wire.send(_in(worker), {**hello, "variant": asdict(variant)}, {})
             for worker in self._workers:
@@ -179,7 +180,7 @@ class _Crew:
             raise
 
     def train(self, model: Model, clients: Index, plan: Plan, work: Index) -> Trained:
-        """Share out the clients, the largest first, each to whom has least to do."""
+        """Distribute the clients, the largest first, each to the process with the least to do."""
         load, shares = [0.0] * len(self._workers), [list[int]() for _ in self._workers]
         for row in np.argsort(-work, kind="stable").tolist():
             least = min(range(len(load)), key=load.__getitem__)
@@ -247,7 +248,7 @@ def _remembered() -> dict[str, Any]:
 
 
 def _remember(key: str, entry: dict[str, Any]) -> None:
-    """Add one measurement; a folder that cannot be written is no reason to stop."""
+    """Add one measurement; if the folder cannot be written, training continues without it."""
     with contextlib.suppress(OSError):
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
