@@ -1,4 +1,4 @@
-"""Robust methods: against naive re-implementations, and against byzantine_fraction."""
+"""Robust methods: against naive re-implementations, and against lying clients."""
 
 import itertools
 
@@ -220,7 +220,7 @@ def test_norm_clip_fixed_bound_and_no_zeroing():
     assert np.isclose(made.model.params[0], (1 - 2 + 2) / 3)
 
 
-# byzantine_fraction
+# lying clients
 
 
 def consensus(method: MethodBase, attack: str, rounds: int = 40) -> float:
@@ -230,8 +230,8 @@ def consensus(method: MethodBase, attack: str, rounds: int = 40) -> float:
     own = centre + 0.1 * rng.normal(size=(20, 8))
     model = Model(np.zeros(8, np.float32))
     for t in range(rounds):
-        honest, byzantine_fraction = rng.permutation(16)[:8], 16 + rng.permutation(4)[:2]
-        cohort = np.sort(np.r_[honest, byzantine_fraction])
+        honest, liars = rng.permutation(16)[:8], 16 + rng.permutation(4)[:2]
+        cohort = np.sort(np.r_[honest, liars])
         delta = 0.5 * (own[cohort] - model.params) + 0.02 * rng.normal(size=(10, 8))
         lying = cohort >= 16
         if attack == "flip":

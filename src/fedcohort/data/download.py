@@ -70,7 +70,7 @@ def _download(
             reasons.append(f"{url}: {reason}")
     raise DataError(
         f"file {target.name}",
-        f"it could not be had ({'; '.join(reasons)})",
+        f"download failed ({'; '.join(reasons)})",
         "run the command again to resume, or name a mirror or a folder with --from",
     )
 

@@ -26,7 +26,7 @@ from fedcohort.types import Array, Arrays
 
 HEADER_LIMIT = 10_000  # bytes of text in an .npy header; an honest one has about 120
 AGAIN = "delete it and get it again"
-BOMB_SIZE, BOMB_RATIO = 256 << 20, 200  # an array this large that is packed this tight is no measurement
+BOMB_SIZE, BOMB_RATIO = 256 << 20, 200  # no real measurement of this size compresses this well
 LEAF_LIMIT = 2 << 30  # bytes of one LEAF json file
 PLAIN_KINDS = "biuf"  # bool, integers, floats: what an array of samples or labels may hold
 _BROKEN = (zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError, struct.error, NotImplementedError, RuntimeError)
@@ -74,7 +74,8 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, gzip.BadGzipFile):
             raise damaged(path, str(error)) from None
-        raise DataError(str(path), f"the file cannot be read ({error.strerror or error})", "check its rights") from None
+        problem = f"the file cannot be read ({error.strerror or error})"
+        raise DataError(str(path), problem, "check its permissions") from None
     except _BROKEN as error:
         raise damaged(path, str(error) or type(error).__name__) from None
 

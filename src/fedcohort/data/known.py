@@ -1,6 +1,6 @@
-"""The datasets known by name: what they look like, in which files they may lie, and how those become arrays.
+"""The datasets known by name: what they look like, in which files they may be stored, and how those become arrays.
 
-Readers return plain columns (x, y, x_test, y_test, client, client_test, scale); `tasks.data` makes the Dataset.
+Readers return plain columns (x, y, x_test, y_test, client, client_test, scale); `data.dataset` makes the Dataset.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the known datasets come from: official addresses, checksums, and what to do where a person must ask.
+"""Where the known datasets come from: official addresses, checksums, and what to do where a person has to ask for them.
 
 The sha256 are of the files as served: CIFAR-10's file is the one whose md5 its page prints, the MNIST and Fashion-MNIST
 files those of their authors, the UCI archive that of the repository.
@@ -30,7 +30,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """How one dataset is had: its files, or what a person must do, and its terms."""
+    """How to get one dataset: its files, or what a person must do, and its terms."""
 
     files: tuple[Remote, ...] = ()
     by_hand: str = ""

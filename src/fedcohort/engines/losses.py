@@ -7,8 +7,8 @@ For logits z, p = softmax(z), label y, smoothing s, K classes and frozen predict
     RCE  = -A (1 - p_y)          (log 0 := A < 0)               d/dz = A p_y (e_y - p)
     loss = ce * CE + pseudo * PL + rce * RCE
 
-q never follows the moving weights: soft pseudo-labels of the *current* model would have exactly zero gradient
-(spec A11). Where the loss is only evaluated at the broadcast model, q = p and PL is the entropy of the prediction.
+q never follows the moving weights: soft pseudo-labels of the *current* model would have exactly zero gradient.
+Where the loss is only evaluated at the broadcast model, q = p and PL is the entropy of the prediction.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     SGD   b <- momentum * b + g (first step: b = g),   w <- w - lr b
     Adam  beta 0.9, 0.999, eps 1e-8, bias-corrected
 
-State is rebuilt each round (spec A0.5). Only the first `active` rows move, so that clients with more steps
-than others are put first.
+State is rebuilt each round, since a client keeps nothing between rounds. Only the first `active` rows move, so that
+clients with more steps than others are put first.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One comparison of a client is one round: the share of that round's other clients that it beats, a number in [0, 1].
 Rounds draw their cohort and their model afresh, so the n comparisons of a client are independent and their mean w
-keeps to its expectation p (the chance to beat a client drawn by lot):
+stays close to its expectation p (the probability of beating a client drawn uniformly at random):
 
     P( |w - p| >= eps ) <= 2 exp(-2 n eps^2)          eps = sqrt( ln(2 / delta) / (2 n) )                           (1)
     P( w - p >= gap )   <=   exp(-2 n gap^2)          for one side only                                             (2)

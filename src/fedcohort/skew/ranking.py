@@ -115,9 +115,9 @@ class _Turns:
 
     def next(self, here: Index, size: int) -> Index:
         """The next cohort, sorted."""
-        luck = generator(self.seed, "skew-turns", self.drawn).random(here.size)
+        tie_break = generator(self.seed, "skew-turns", self.drawn).random(here.size)
         self.drawn += 1
-        cohort = np.sort(here[np.lexsort((luck, self.asked[here]))[:size]])
+        cohort = np.sort(here[np.lexsort((tie_break, self.asked[here]))[:size]])
         self.asked[cohort] += 1
         return cohort
 

@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Share
 from fedcohort.core.stats import rank
-from fedcohort.errors import check
+from fedcohort.errors import checked
 from fedcohort.skew.confidence import comparisons_needed, confidence_of, radius, settled_after
 from fedcohort.types import Arrays, Index, Mask, Real
 
@@ -19,7 +20,16 @@ Double = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SkewReport:
-    """Clients by skewness. Rank 1 is the least skewed; arrays have one entry per client."""
+    """Clients by skewness. Rank 1 is the least skewed; arrays have one entry per client.
+
+    :func:`~fedcohort.skew.rank_clients` makes it: `statement()` says what is certain, `best()` names the least skewed
+    clients, and `columns()` is the whole table.
+
+    >>> six, won = np.full(6, 20), np.linspace(0, 1, 6)
+    >>> report = SkewReport("mine", "owners", rounds=20, samples=six, compared=six, win_share=won, q=1 - won)
+    >>> report.best(), report.rank
+    (array([5, 4]), array([6., 5., 4., 3., 2., 1.]))
+    """
 
     task: str
     world: str
@@ -72,7 +82,7 @@ class SkewReport:
 
     @property
     def radius(self) -> Double:
-        """Aggregator the width of the interval around each win share; together they hold with probability 1 - delta."""
+        """Half the width of the interval around each win share; together they hold with probability 1 - delta."""
         return radius(self.compared, self.delta, max(self.population, 1))
 
     @cached_property
@@ -80,9 +90,9 @@ class SkewReport:
         """Whose side of the border is certain up to delta, each for itself."""
         return np.greater_equal(self.confidence, 1 - self.delta)
 
-    def best(self, share: float | None = None) -> Index:
+    @checked
+    def best(self, share: Share | None = None) -> Index:
         """The clients of the least skewed share, best first."""
-        check(share is None or 0 <= share <= 1, f"share = {share}", "a share lies in [0, 1]", "use e.g. 0.4")
         return self.order()[: self._kept if share is None else round(share * int(self.known.sum()))]
 
     def order(self) -> Index:
@@ -136,6 +146,6 @@ class SkewReport:
         need = settled_after(np.abs(self.win_share[self.known] - self.border), self.delta)
         if settled < known:
             typical = float(np.median(need))
-            often = f"{typical:.0f} comparisons" if math.isfinite(typical) else "more comparisons than can be counted"
+            often = f"{typical:.0f} comparisons" if math.isfinite(typical) else "infinitely many comparisons"
             lines.append(f"To settle half of the clients takes {often} of each.")
         return lines
