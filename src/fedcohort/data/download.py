@@ -33,7 +33,7 @@ class _Broken(Exception):
 
 
 class _Refused(Exception):
-    """This address does not have the file: asking again is of no use."""
+    """This address does not have the file: asking again does not help."""
 
 
 def _silent(_file: str, _done: int, _total: int | None) -> None:
@@ -57,7 +57,7 @@ def _right(part: Path, remote: Remote) -> str | None:
 def _download(
     urls: tuple[str, ...], target: Path, size: int | None, progress: Progress, wrong: Callable[[Path], str | None]
 ) -> None:
-    """Try each address until one gives a file that `wrong` finds nothing wrong with; then give it its name."""
+    """Try each address until one gives a file in which `wrong` finds nothing wrong; then give it its name."""
     part = target.with_name(target.name + ".part")
     reasons: list[str] = []
     with _writing(target):
@@ -178,7 +178,7 @@ def get(name: str, *, root: Path | str | None = None, origin: str | None = None,
     if origin is not None and "://" not in origin:
         done = _copy(name, Path(origin).expanduser(), folder)
     elif origin is not None and not origin.startswith(("http://", "https://")):
-        raise DataError(f"--from {origin}", "only http and https addresses are asked", "give one, or a folder")
+        raise DataError(f"--from {origin}", "it must be an http or https address", "give one, or a folder")
     elif origin is not None and (origin.endswith(".npz") or not SOURCES[name].files):
         done = _get_npz(name, origin, folder, progress)
     elif origin is not None:

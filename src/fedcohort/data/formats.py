@@ -1,4 +1,4 @@
-"""Readers for the file formats that datasets come in. Nothing here unpickles, and nothing allocates on a header's word.
+"""Readers for the file formats that datasets come in. Nothing here unpickles, and no header decides what is allocated.
 
 Every reader takes a path, checks what the file declares against `ReadLimits` before it makes an array, and raises
 :class:`DataError` that names the file: one sentence for "damaged", another for "refused".
@@ -81,7 +81,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_exactly(stream: IO[bytes], count: int, path: Path) -> bytearray:
-    """Read `count` bytes, growing with what really arrives, so that a lying header cannot make us allocate."""
+    """Read `count` bytes, growing with what really arrives, so that a false header cannot make us allocate."""
     out = bytearray()
     while len(out) < count:
         block = stream.read(min(count - len(out), 1 << 22))
@@ -136,7 +136,7 @@ def _read_npy(stream: IO[bytes], path: Path, name: str, limits: ReadLimits, file
 
 
 def read_idx(path: Path, limits: ReadLimits) -> NDArray[np.uint8]:
-    """An idx file of unsigned bytes (MNIST's format), plain or gzipped: told by its first bytes, not its name."""
+    """An idx file of unsigned bytes (MNIST's format), plain or gzipped, which its first bytes tell."""
     with reading(path), path.open("rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)

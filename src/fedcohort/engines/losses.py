@@ -7,22 +7,24 @@ For logits z, p = softmax(z), label y, smoothing s, K classes and frozen predict
     RCE  = -A (1 - p_y)          (log 0 := A < 0)               d/dz = A p_y (e_y - p)
     loss = ce * CE + pseudo * PL + rce * RCE
 
-q never follows the moving weights: soft pseudo-labels of the *current* model would have exactly zero gradient.
-Where the loss is only evaluated at the broadcast model, q = p and PL is the entropy of the prediction.
+q never follows the moving weights: soft pseudo-labels of the *current* model would have exactly zero gradient. Where
+the loss is only evaluated at the broadcast model, q = p and PL is the entropy of the prediction.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import UnknownName, check
+from fedcohort.core.constraints import Choice, Interval, NotNegative
+from fedcohort.errors import UnknownName, check, checked
 from fedcohort.types import Index, Objective
 
 Floats = NDArray[np.floating[Any]]
+LogZero = Annotated[float, Interval(high=0, ends="()")]
 
 CROSS_ENTROPY = Objective()
 RHFL_FLOOR = math.log(1e-4)  # RHFL clamps one-hot labels at 1e-4: A = -9.21
@@ -33,34 +35,32 @@ def ce() -> Objective:
     return CROSS_ENTROPY
 
 
-def label_smoothing(eps: float = 0.1) -> Objective:
+@checked
+def label_smoothing(eps: Annotated[float, Interval(0, 1, ends="[)")] = 0.1) -> Objective:
     """Cross-entropy with the mass `eps` moved from the label to the uniform distribution."""
-    check(0.0 <= eps < 1.0, f"eps = {eps}", "smoothing lies in [0, 1)", "choose e.g. 0.1")
     return Objective(smoothing=eps)
 
 
-def symmetric_ce(alpha: float = 0.1, beta: float = 1.0, floor: float = -4.0) -> Objective:
+@checked
+def symmetric_ce(alpha: NotNegative = 0.1, beta: NotNegative = 1.0, floor: LogZero = -4.0) -> Objective:
     """alpha * CE + beta * RCE. `floor` is A: -4 by default, `RHFL_FLOOR` (ln 1e-4) in RHFL's code."""
-    _check_terms(alpha, beta, floor)
     return Objective(ce=alpha, rce=beta, floor=floor)
 
 
-def flash_robust(alpha: float = 0.1, beta: float = 4.0, alpha_on: str = "pseudo", floor: float = -4.0) -> Objective:
+@checked
+def flash_robust(
+    alpha: NotNegative = 0.1,
+    beta: NotNegative = 4.0,
+    alpha_on: Annotated[str, Choice("pseudo", "ce")] = "pseudo",
+    floor: LogZero = -4.0,
+) -> Objective:
     """FLASH's robust loss CE + alpha * PL + beta * RCE (eq. 3).
 
     The paper's text speaks of alpha as the weight of CE in a symmetric loss: `alpha_on="ce"` is that reading,
     alpha * CE + PL + beta * RCE. (alpha, beta) = (0.1, 4) for CIFAR-10, (1, 8) for FEMNIST.
     """
-    _check_terms(alpha, beta, floor)
-    if alpha_on not in ("pseudo", "ce"):
-        raise UnknownName.among("alpha_on", alpha_on, ("pseudo", "ce"))
     first, second = (1.0, alpha) if alpha_on == "pseudo" else (alpha, 1.0)
     return Objective(ce=first, pseudo=second, rce=beta, floor=floor)
-
-
-def _check_terms(alpha: float, beta: float, floor: float) -> None:
-    check(alpha >= 0.0 and beta >= 0.0, f"alpha = {alpha}, beta = {beta}", "weights are not negative", "raise them")
-    check(floor < 0.0, f"floor = {floor}", "A stands for log 0 and is negative", "use -4 or log(1e-4)")
 
 
 PRESETS = {
@@ -72,7 +72,11 @@ PRESETS = {
 
 
 def get(name: str, **arguments: Any) -> Objective:
-    """The objective of this name: ce, flash-robust, symmetric-ce or label-smoothing."""
+    """The objective of this name: ce, flash-robust, symmetric-ce or label-smoothing.
+
+    >>> get("symmetric-ce", alpha=0.5).rce
+    1.0
+    """
     if name not in PRESETS:
         raise UnknownName.among("objective", name, PRESETS)
     try:

@@ -1,4 +1,4 @@
-"""Networks as data: a tuple of layers, and where each tensor sits in the flat parameter vector.
+"""Networks as data: a tuple of layers, and where each tensor lies in the flat parameter vector.
 
 The flat layout is PyTorch's: for every layer in order weight, then bias, each in C order; convolution weights are
 (out, in, kh, kw), linear weights (out, in). So `torch.nn.utils.parameters_to_vector` of the equal `nn.Sequential`
@@ -19,7 +19,11 @@ from fedcohort.errors import TrainingError
 
 @dataclass(frozen=True, slots=True)
 class Conv:
-    """2-d convolution, stride 1, zero padding on each side."""
+    """2-d convolution to `out` channels with a square `kernel`, stride 1, and so many zeros as `padding` on each side.
+
+    >>> Network((1, 8, 8), (Conv(4, kernel=3, padding=1),)).shapes[-1]
+    (4, 8, 8)
+    """
 
     out: int
     kernel: int
@@ -28,24 +32,40 @@ class Conv:
 
 @dataclass(frozen=True, slots=True)
 class ReLU:
-    """max(x, 0)."""
+    """max(x, 0), element by element.
+
+    >>> Network((3,), (ReLU(),)).n_params
+    0
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class MaxPool:
-    """Non-overlapping maximum over size x size windows; rows and columns left over are dropped."""
+    """Non-overlapping maximum over `size` x `size` windows; rows and columns left over are dropped.
+
+    >>> Network((4, 9, 9), (MaxPool(2),)).shapes[-1]
+    (4, 4, 4)
+    """
 
     size: int = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Flatten:
-    """(channels, y, x) to one axis, in that order."""
+    """(channels, y, x) to one axis, in that order.
+
+    >>> Network((4, 2, 2), (Flatten(),)).shapes[-1]
+    (16,)
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Fully connected."""
+    """Fully connected to `out` values, with bias.
+
+    >>> Network((3,), (Linear(2),)).n_params
+    8
+    """
 
     out: int
 
@@ -70,11 +90,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Network:
-    """A feed-forward network on inputs of one shape (without the batch axis).
+    """A feed-forward network of `layers` on inputs of shape `input_shape` (without the batch axis).
 
-    >>> network = Network((1, 8, 8), (Conv(4, kernel=3), ReLU(), MaxPool(2), Flatten(), Linear(10)))
-    >>> network.shapes[-2:], network.n_params
-    (((36,), (10,)), 410)
+    >>> Network((64,), (Linear(32), ReLU(), Linear(10))).n_params
+    2410
     """
 
     input_shape: tuple[int, ...]  # (features,) or (channels, height, width)
@@ -151,10 +170,10 @@ def _shape_after(layer: Layer, shape: tuple[int, ...], at: int) -> tuple[int, ..
 
 
 def mlp(features: int, *hidden: int, classes: int) -> Network:
-    """A perceptron; no hidden width at all is softmax regression.
+    """A perceptron with these `hidden` widths; none at all is softmax regression.
 
-    >>> mlp(64, 32, classes=10).layers
-    (Linear(out=32), ReLU(), Linear(out=10))
+    >>> mlp(64, 32, classes=10) == Network((64,), (Linear(32), ReLU(), Linear(10)))
+    True
     """
     layers: list[Layer] = []
     for width in hidden:
@@ -170,10 +189,10 @@ def lenet(
     classes: int,
     padding: int = 0,
 ) -> Network:
-    """Convolution, ReLU, 2 x 2 max-pool for each entry of channels; then fully connected layers.
+    """Convolution, ReLU, 2 x 2 max-pool for each entry of `channels`; then fully connected `hidden` layers.
 
-    >>> lenet((1, 28, 28), channels=(6, 16), kernel=5, hidden=(120, 84), classes=10).n_params
-    44426
+    >>> lenet((3, 32, 32), (6, 16), kernel=5, hidden=(120, 84), classes=10).n_params
+    62006
     """
     layers: list[Layer] = []
     for out in channels:

@@ -4,8 +4,8 @@
     SGD   b <- momentum * b + g (first step: b = g),   w <- w - lr b
     Adam  beta 0.9, 0.999, eps 1e-8, bias-corrected
 
-State is rebuilt each round, since a client keeps nothing between rounds. Only the first `active` rows move, so that
-clients with more steps than others are put first.
+Optimisers start afresh each round, as clients keep nothing between rounds. Only the first `active` rows move, so
+clients with more steps than others come first.
 """
 
 from __future__ import annotations
@@ -82,15 +82,24 @@ def check_plan(plan: Plan, m: int, p: int) -> None:
     """Refuse a plan that m clients with p parameters cannot follow."""
     if plan.optimiser not in OPTIMISERS:
         raise UnknownName.among("optimiser", plan.optimiser, OPTIMISERS)
-    check(plan.batch_size >= 1, f"batch_size = {plan.batch_size}", "a batch has at least one sample", "raise it")
+    check(plan.batch_size >= 1, f"batch_size = {plan.batch_size}", "it must be at least 1", "raise it")
     epochs, lr = np.asarray(plan.epochs), np.asarray(plan.lr)
     check(epochs.shape in ((), (m,)), f"epochs of shape {epochs.shape}", "one number, or one per client", f"give {m}")
     check(lr.shape in ((), (m,)), f"lr of shape {lr.shape}", "one number, or one per client", f"give {m}")
-    check(bool(np.all(epochs >= 0)), f"epochs = {plan.epochs}", "epochs are not negative", "raise them")
+    check(bool(np.all(epochs >= 0)), f"epochs = {plan.epochs}", "epochs must not be negative", "raise them")
     if plan.correction is not None:
         shape = plan.correction.shape
         rule = "a correction has one entry per parameter, or one row per client"
         check(shape in ((p,), (m, p)), f"correction of shape {shape}", rule, f"give {(p,)} or {(m, p)}")
+
+
+def sample_weight(plan: Plan, client: int, n: int) -> NDArray[np.float32] | None:
+    """The plan's weights of a client's n samples, or None where it names none."""
+    given = (plan.sample_weight or {}).get(client)
+    if given is None:
+        return None
+    check(len(given) == n, f"{len(given)} sample weights", f"client {client} owns {n} samples", "give one each")
+    return np.ascontiguousarray(given, np.float32)
 
 
 def _correction(plan: Plan, order: Index, start: Stack) -> Stack | None:

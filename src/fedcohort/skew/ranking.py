@@ -1,9 +1,9 @@
 """Ask clients for insights, round by round, and rank them: FedACS (see selectors/fedacs.py) without a training job.
 
-Each round draws a cohort in turns of a random order, so that everybody is compared equally often, and a fresh untrained
+Each round takes the next cohort of a random order, so that everybody is compared equally often, and a fresh untrained
 model; every client of the cohort answers with the last layer's change after one full-batch step. Q_i of eq. 13 is
-compared within the round only. With train=True one model is trained along by the same cohorts, as FedACS does beside a
-training job: insights are then those of a model that knows something, but rounds depend on each other.
+compared within the round only. With train=True the same cohorts also train one model, as FedACS does during a training
+job: insights then come from a trained model, but rounds depend on each other.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.constraints import Count, CountOrZero
 from fedcohort.core.rng import generator
 from fedcohort.core.stats import rank
-from fedcohort.errors import DataError, MissingSignal, check
+from fedcohort.errors import DataError, MissingSignal, check, checked
 from fedcohort.protocols import Task, World
 from fedcohort.selectors.fedacs import skewness
+from fedcohort.skew.confidence import Probability
 from fedcohort.skew.skew_report import SkewReport
 from fedcohort.types import Index, Plan, Real
 
@@ -35,18 +37,25 @@ def rank_clients(
     data: str | TaskSpec | Dataset,
     world: str | WorldSpec | None = None,
     *,
-    rounds: int = 30,
-    per_round: int = 0,
-    share: float = 0.4,
-    delta: float = 0.05,
+    rounds: Count = 30,
+    per_round: CountOrZero = 0,
+    share: Probability = 0.4,
+    delta: Probability = 0.05,
     train: bool = False,
-    seed: int = 0,
+    seed: CountOrZero = 0,
 ) -> SkewReport:
     """Rank the clients of a world, or the owners of your own samples, by skewness.
 
     `data` is a task (a name or a specification) or a :class:`Dataset`; without a world its owners are the clients.
-    `per_round` clients answer in each round; 0 asks everybody. `share` is the part that counts as least skewed, `delta`
-    the probability of being wrong that the confidence statement may have.
+    `per_round` clients answer in each of `rounds` rounds; 0 asks everybody. `share` is the part that counts as least
+    skewed, `delta` the probability of being wrong that the confidence statement may have. With `train` one model is
+    trained during the rounds instead of a fresh one for each; `seed` makes the result repeatable.
+
+    >>> from fedcohort.data import Dataset
+    >>> x, y = np.random.default_rng(0).normal(size=(90, 4)), np.repeat([0, 1, 0], 30)
+    >>> y[60:75] = 1  # the third owner has both classes, the others one each
+    >>> int(rank_clients(Dataset.from_arrays(x, y, client=np.repeat([0, 1, 2], 30)), rounds=3).best()[0])
+    2
     """
     spec, place = _spec(data), _place(world)
     from fedcohort.worlds.built_world import build_world
@@ -62,22 +71,20 @@ def rank_clients(
     return replace(report, truth=built.divergence())
 
 
+@checked
 def measure(
     task: Task,
     world: World,
     *,
-    rounds: int = 30,
-    per_round: int = 0,
-    share: float = 0.4,
-    delta: float = 0.05,
+    rounds: Count = 30,
+    per_round: CountOrZero = 0,
+    share: Probability = 0.4,
+    delta: Probability = 0.05,
     train: bool = False,
-    seed: int = 0,
+    seed: CountOrZero = 0,
 ) -> SkewReport:
     """As :func:`rank_clients`, for a task that is bound to a world already."""
-    check(rounds >= 1, f"rounds = {rounds}", "one comparison takes one round", "use 1 or more")
-    check(per_round == 0 or per_round >= 2, f"per_round = {per_round}", "a duel takes two", "use 2 or more, 0 for all")
-    check(0 < share < 1, f"share = {share}", "a share lies inside (0, 1)", "use e.g. 0.4")
-    check(0 < delta < 1, f"delta = {delta}", "a probability lies inside (0, 1)", "use e.g. 0.05")
+    check(per_round != 1, "per_round = 1", "a duel takes two", "use 2 or more, or 0 for everybody")
     check(world.population >= 2, f"{world.population} client(s)", "a duel takes two", "use a world with more clients")
     if "insight" not in task.provides:
         raise MissingSignal(f"task {task.name!r}", "it cannot measure the signal 'insight'", "choose another task")
@@ -104,7 +111,7 @@ def measure(
 
 @dataclass
 class _Turns:
-    """Whose turn it is: those asked least come first, in an order drawn anew for every round."""
+    """Who is asked next: those asked least come first, in an order drawn anew for every round."""
 
     population: int
     seed: int
@@ -150,7 +157,7 @@ class _Tally:
         self.q[who] += q / middle if middle > 0 else np.ones(who.size)
 
     def _insights(self, index: int, cohort: Index) -> tuple[Index, Real]:
-        """The clients whose answer can be used, and their insights; trains the common model where asked to."""
+        """The clients whose answer can be used, and their insights; also trains the common model if `train` is set."""
         plan = self._plan(index, cohort)
         trained = self.task.train(self.model, cohort, plan)
         updates, signals = self.world.tamper(index, trained.updates, dict(trained.signals))
