@@ -131,6 +131,30 @@ def test_updates_are_made_from_the_model_that_was_sent():
     np.testing.assert_array_equal(landed[2].delta[1], alone.updates.delta[0])
 
 
+def test_weights_are_those_of_the_model_that_was_sent():
+    """A selector that reads local weights gets delta + the model the client had, not the server's of now."""
+    simulation = timed(RunSettings(rounds=4, cohort_size=3, buffer_size=2))
+    selector = simulation.session.selector
+    type(selector).needs = frozenset({"weights", "delta"})
+    sent, stale = {}, 0
+
+    def keep(work, dispatch=simulation.federation.dispatch):
+        sent.update({int(c): work.model.params for c in work.cohort.clients})
+        dispatch(work)
+
+    simulation.federation.dispatch = keep
+    try:
+        for _ in simulation.steps():
+            seen = selector.seen[-1]
+            for row, client in enumerate(seen.clients.tolist()):
+                base = seen.signals["weights"][row] - seen.signals["delta"][row]
+                np.testing.assert_allclose(base, sent[client], atol=1e-6)
+                stale += not np.allclose(sent[client], simulation.model.params, atol=1e-9)
+    finally:
+        type(selector).needs = frozenset()
+    assert stale >= 2
+
+
 def test_who_drops_out_is_told_and_its_place_is_given_away():
     simulation = timed(RunSettings(rounds=4, cohort_size=3, buffer_size=2), lost=[0])
     simulation.run()

@@ -11,7 +11,7 @@ from fedcohort.protocols import Aggregated, Aggregation, Method
 from fedcohort.rounds.backend import Backend
 from fedcohort.rounds.outstanding import Landed, scattered, with_extras
 from fedcohort.signals import of_side
-from fedcohort.types import Arrays, Index, Mask, Model, Outcome, Plan, Updates
+from fedcohort.types import Arrays, Index, Mask, Model, Outcome, Plan, Real, Updates
 
 ABANDONED = "round-abandoned"
 
@@ -65,13 +65,16 @@ def context_of(landed: Landed, plan: Plan, backend: Backend, seed: int, index: i
     )
 
 
-def server_signals(needs: frozenset[str], landed: Landed, before: Model, last_layer: slice | Mask | None) -> Arrays:
-    """What the server can compute from uploads it has anyway, and blank columns for what nobody reported."""
+def server_signals(needs: frozenset[str], landed: Landed, base: Real, last_layer: slice | Mask | None) -> Arrays:
+    """What the server can compute from uploads it has anyway, and blank columns for what nobody reported.
+
+    `base` are the parameters that the updates were computed on: one vector, or one row per update.
+    """
     updates, m, rows = landed.updates, landed.cohort.clients.size, positions(landed)
-    out: Arrays = {n: scattered(c, rows, m) for n, c in _computed(needs, updates, before, last_layer).items()}
+    out: Arrays = {n: scattered(c, rows, m) for n, c in _computed(needs, updates, base, last_layer).items()}
     for name in of_side(needs, "client"):
         if name not in landed.signals and name not in out:
-            width = _width(last_layer, before.params.size) if name == "insight" else 0
+            width = _width(last_layer, base.shape[-1]) if name == "insight" else 0
             out[name] = scattered(np.empty((0, width) if width else 0), rows[:0], m)
     return out
 
@@ -90,7 +93,7 @@ def by_client(clients: Index, column: Any) -> dict[int, float]:
     return {int(c): float(v) for c, v in zip(clients, np.asarray(column), strict=True)}
 
 
-def _computed(needs: frozenset[str], updates: Updates, before: Model, last_layer: slice | Mask | None) -> Arrays:
+def _computed(needs: frozenset[str], updates: Updates, base: Real, last_layer: slice | Mask | None) -> Arrays:
     out: Arrays = {}
     if "delta_norm" in needs:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -98,7 +101,7 @@ def _computed(needs: frozenset[str], updates: Updates, before: Model, last_layer
     if "delta" in needs:
         out["delta"] = updates.delta
     if "weights" in needs:
-        out["weights"] = updates.delta + before.params
+        out["weights"] = updates.delta + base
     if "last_layer_delta" in needs and last_layer is not None:
         out["last_layer_delta"] = updates.delta[:, last_layer]
     return out

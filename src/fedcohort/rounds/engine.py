@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from fedcohort.core.columns import part, prefixed
 from fedcohort.errors import BadParameter
 from fedcohort.protocols import Method
 from fedcohort.rounds.aggregation import aggregate, server_signals
@@ -45,7 +46,7 @@ from fedcohort.rounds.recovery import Recovery
 from fedcohort.rounds.session import Session
 from fedcohort.rounds.validation import Limits
 from fedcohort.signals import of_side
-from fedcohort.types import STALENESS, Arrays, Cohort, Index, Model, Outcome, Plan, Probed, RoundResult, Signals
+from fedcohort.types import STALENESS, Arrays, Cohort, Index, Model, Outcome, Plan, Probed, Real, RoundResult, Signals
 
 
 @dataclass(slots=True)
@@ -85,6 +86,7 @@ class RoundEngine:
         self.limits, self.recovery = limits or Limits(), recovery or Recovery()
         self.over_selection, self.back_off = OverSelection(policy.over_select), BackOff(policy.back_off)
         self.out, self.version = Outstanding(), 0
+        self.models: dict[int, Real] = {}  # asynchronous: version -> parameters, for a selector that reads weights
         self.history = History(backend.population)
         self.refused: Counter[str] = Counter()  # reason codes of everything that was not accepted
         self.ended = ""  # why the last round ended
@@ -139,9 +141,9 @@ class RoundEngine:
         rnd, self.open_round, self.ended = self.open_round, None, why
         assert rnd is not None
         self.out.reject(self.backend.review(self._waiting_updates()))
-        before = self.model
+        before = self.model.params
         landed, info, fates = self._buffered(rnd, why) if self.policy.buffer_size else self._synchronous(rnd)
-        landed.signals.update(server_signals(self._needs, landed, before, self.backend.last_layer))
+        landed.signals.update(server_signals(self._needs, landed, self._base(landed, before), self.backend.last_layer))
         self._learn(landed, fates, rnd.timed_out)
         score, measured = self.backend.evaluate(rnd.work.index, self.model, last=last)
         result = RoundResult(
@@ -161,6 +163,7 @@ class RoundEngine:
         """Let journal, selector and history know of a round whose end is durable."""
         self.session.tell(result, row, reasons)
         self.history.append(row, result.clients, reasons)
+        self.history.population = self.backend.population
         self.backend.told(result)
         return row
 
@@ -218,6 +221,17 @@ class RoundEngine:
         self.backend.dispatch(work)
         if work.cohort.clients.size:
             self.out.depart(work.cohort, work.plan, self.backend.clock, self.version)
+            if self.policy.buffer_size and "weights" in work.needs:
+                self.models[self.version] = work.model.params
+
+    def _base(self, landed: Landed, before: Real) -> Real:
+        """The parameters that each update was computed on: one vector, or one row per update."""
+        if not self.models:
+            return before
+        rows = [self.models.get(int(version), before) for version in landed.version]
+        kept = set(self.out.rows["version"].tolist()) if self.out.rows else set()
+        self.models = {version: params for version, params in self.models.items() if version in kept}
+        return np.stack(rows) if rows else before
 
     # -- closing ---------------------------------------------------------------------------------------------------
 
@@ -327,21 +341,19 @@ class RoundEngine:
             "rounds": np.array([self.over_selection.lost, self.over_selection.seen, self.back_off.count]),
             "version": np.array(self.version),
         }
-        arrays.update({f"method.{k}": v for k, v in self.method.state_dict().items()})
-        arrays.update({f"backend.{k}": v for k, v in self.backend.state_dict().items()})
+        arrays.update(prefixed("method.", self.method.state_dict()))
+        arrays.update(prefixed("backend.", self.backend.state_dict()))
         if self.backend.repeatable:
-            arrays.update({f"out.{k}": v for k, v in self.out.state_dict(self._size).items()})
+            arrays.update(prefixed("out.", self.out.state_dict(self._size)))
+            arrays.update({f"sent.{version}": params for version, params in self.models.items()})
         return arrays
 
     def load_state_dict(self, arrays: Arrays, reasons: dict[int, str]) -> None:
         """Inverse of :meth:`state_dict`; `reasons` are of those that are out."""
-
-        def part(prefix: str) -> Arrays:
-            return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-
-        self.method.load_state_dict(part("method."))
-        self.backend.load_state_dict(part("backend."))
-        self.model = Model(**part("model."))
+        self.method.load_state_dict(part(arrays, "method."))
+        self.backend.load_state_dict(part(arrays, "backend."))
+        self.model = Model(**part(arrays, "model."))
+        self.models = {int(version): params for version, params in part(arrays, "sent.").items()}
         self.over_selection.lost, self.over_selection.seen = (float(v) for v in arrays["rounds"][:2])
         self.back_off.count, self.version = int(arrays["rounds"][2]), int(arrays["version"])
-        self.out.load_state_dict(part("out."), reasons)
+        self.out.load_state_dict(part(arrays, "out."), reasons)
