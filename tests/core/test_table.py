@@ -30,6 +30,15 @@ def filled():
     return s
 
 
+def test_growth_for_clients_covers_the_largest_slot():
+    s = filled()
+    before = s.rows
+    s.grow_for(np.empty(0, np.int64))
+    assert s.rows == before
+    s.grow_for(np.array([7, 2]))
+    assert s.rows == 8
+
+
 def test_growth_keeps_what_is_there_and_fills_with_defaults():
     s = filled()
     s.grow(5)

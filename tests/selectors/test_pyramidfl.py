@@ -9,7 +9,7 @@ import fedcohort as fc
 from fedcohort.errors import BadParameter
 from fedcohort.selectors.oort import Oort
 from fedcohort.selectors.pyramidfl import PyramidFL
-from fedcohort.testing import SelectorContract
+from fedcohort.testing import SelectorContract, SyntheticFederation
 from fedcohort.types import Outcome, Round, RoundResult, Signals
 
 
@@ -35,7 +35,7 @@ def test_directives_by_hand():
     """Four clients, all tried: norms 4 3 2 1 with 100 samples, so G = 4 3 2 1 (eq. 1); durations 8 4 2 2.
 
     Ranks 0 1 2 3: drop = 0.1 + rank * 0.5 / 4 = 0.1, 0.225, 0.35, 0.475 (eq. 2).
-    Aggregator of a duration is compute: C = 4 2 1 1, and T = C + (1 - drop) C = 7.6, 3.55, 1.65, 1.525, so D = 7.6.
+    Half of a duration is compute: C = 4 2 1 1, and T = C + (1 - drop) C = 7.6, 3.55, 1.65, 1.525, so D = 7.6.
     With E = 1: floor((D - T) / C) = 0, floor(4.05 / 2) = 2, floor(5.95) = 5, floor(6.075) = 6;
     work = 1, 3, 6 and 7, of which at most 5 passes remain: 1 3 5 5 (eq. 3).
     """
@@ -79,3 +79,10 @@ def test_directives_reach_training_and_traffic():
 def test_bad_parameters_are_named(bad):
     with pytest.raises(BadParameter, match=next(iter(bad))):
         PyramidFL(**bad)
+
+
+def test_it_declares_what_its_oort_reads():
+    """Preset "fedacs" of Oort reads the training loss instead of the utility."""
+    selector = PyramidFL(preset="fedacs")
+    assert selector.needs == {"train_loss", "samples", "loss_count", "delta_norm"}
+    assert len(SyntheticFederation(12).play(selector, 4, 3)) == 4
