@@ -22,6 +22,7 @@ from fedcohort.flower.server.driver import Arrival, Driver, Sent
 from fedcohort.flower.server.method_aggregator import MethodAggregator, plan_from
 from fedcohort.flower.server.probing import Questions
 from fedcohort.flower.server.registration import Attendance
+from fedcohort.flower.server.reply_matrix import matrix
 from fedcohort.flower.server.reply_reader import ReplyValidator, ValidReply
 from fedcohort.flower.server.state_dir import StateDir
 from fedcohort.flower.server.strategy_settings import StrategySettings
@@ -218,7 +219,7 @@ class FlowerBackend:
             ended[slot] = outcome, why, arrival.seconds
             good += [(self.replied[slot], work)] if outcome == Outcome.OK else []
         self._elapsed = self.settings.clock() - self._started
-        updates, signals = _matrix(good)
+        updates, signals = matrix(good)
         rows = list(ended.items())
         return Arrivals(
             np.array([slot for slot, _ in rows], np.int64),
@@ -370,37 +371,6 @@ def _named(arrays: ArrayRecord) -> dict[str, Any]:
 
 def _equal(one: Model, other: Model) -> bool:
     return all(np.array_equal(getattr(one, n), getattr(other, n)) for n in ("params", "buffers", "counters"))
-
-
-def _matrix(replies: list[tuple[ValidReply, Dispatch]]) -> tuple[Updates, Arrays]:
-    """Replies as rows; a client that does not say how many steps it took is assumed to have done as it was told."""
-    if not replies:
-        empty = np.empty(0, np.int64)
-        return Updates(empty, np.empty((0, 0), np.float32), np.empty(0), empty), {}
-    names = sorted({n for _, work in replies for n in work.plan.measure})
-    found = [r for r, _ in replies]
-    updates = Updates(
-        clients=np.array([r.slot for r in found], np.int64),
-        delta=np.stack([r.delta for r in found]),
-        weight=np.array([r.weight for r in found], np.float64),
-        steps=np.array([r.steps or _steps(r, work) for r, work in replies], np.int64),
-        buffers=np.stack([r.model.buffers for r in found]),
-        counters=np.stack([r.model.counters for r in found]),
-    )
-    return updates, {n: _stacked([r.signals.get(n) for r in found]) for n in names}
-
-
-def _stacked(values: list[Any]) -> Array:
-    """One row each; NaN for those that were not asked for it."""
-    like = np.asarray(next(v for v in values if v is not None))
-    return np.stack([np.full_like(like, np.nan) if v is None else np.asarray(v) for v in values])
-
-
-def _steps(reply: ValidReply, work: Dispatch) -> int:
-    row = int(np.flatnonzero(work.cohort.clients == reply.slot)[0])
-    epochs = int(work.plan.epochs_of(work.cohort.clients.size)[row])
-    weight = reply.weight if math.isfinite(reply.weight) else 0.0
-    return max(epochs * -(-int(min(weight, 1e12)) // work.plan.batch_size), 1)
 
 
 def _finite(value: Any) -> bool:
