@@ -119,7 +119,7 @@ def test_run_from_toml_with_changes(tmp_path):
         (["run", "--task", "digits-mpl"], ["digits-mpl", "digits-mlp"]),
         (["run", "--selector", "oort(explor=1)"], ["explor", "explore"]),
         (["run", "--selector", "oort(explore=7)"], ["explore = 7"]),
-        (["run", "--selector", "oort(explore='a')"], ["explore='a'", "wrong kind", "fedcohort show oort"]),
+        (["run", "--selector", "oort(explore='a')"], ["explore = 'a'", "must be a number", "0.9"]),
         (["run", "--selector", "oort(explore="], ["name(key=value"]),
         (["run", "--selector", "oort(__import__('os'))"], ["key=literal"]),
         (["run", "--cohort-size", "0"], ["size", "0"]),

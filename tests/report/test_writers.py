@@ -144,9 +144,9 @@ def test_a_run_and_its_export_are_the_same_numbers(tensorboard, mlflow, tmp_path
 
 def test_mistakes_are_one_sentence(tmp_path):
     (tmp_path / "file").write_text("x")
-    assert "it is not said where to" in mistake("export", str(tmp_path))
-    assert "no folder" in mistake(*RUN, "--tensorboard", "file", cwd=tmp_path)
-    assert "no folder" in mistake(*RUN, "--mlflow", "file", cwd=tmp_path)
+    assert "no destination was given" in mistake("export", str(tmp_path))
+    assert "not a folder" in mistake(*RUN, "--tensorboard", "file", cwd=tmp_path)
+    assert "not a folder" in mistake(*RUN, "--mlflow", "file", cwd=tmp_path)
     assert not (tmp_path / "runs").exists()
 
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedcohort.cli.options import Baseline, By, Metrics, Runs, StoreFolder, Target
 from fedcohort.cli.progress import plain
 from fedcohort.experiment.metrics import compare as comparing
 from fedcohort.experiment.metrics.compare import Comparison, Row, Setting
@@ -18,28 +19,20 @@ from fedcohort.experiment.metrics.run_metrics import words
 from fedcohort.experiment.metrics.stored_metrics import METRICS
 from fedcohort.experiment.store import ROOT, Store
 
-# Options of `compare` and `report` alike.
-Baseline = Annotated[str | None, typer.Option(help="What the others are compared with.", show_default="uniform")]
-By = Annotated[str, typer.Option(help="Compare selectors or methods: selector, method.")]
-Target = Annotated[float | None, typer.Option(help="Target accuracy.", show_default="the baseline's terminal accuracy")]
-Runs = Annotated[Path, typer.Option(help="Folder of the runs, for a sweep's .toml.")]
-
 
 def compare_command(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(help="Run folders, folders of runs, or a sweep (its .toml, or .json in runs/sweeps)."),
-    ],
-    metric: Annotated[
-        list[str] | None, typer.Option(help=f"May be repeated. One of: {', '.join(METRICS)}.", show_default="terminal")
-    ] = None,
+    paths: Runs,
+    metric: Metrics = None,
     baseline: Baseline = None,
     by: By = "selector",
     target: Target = None,
-    store: Runs = ROOT,
-    out: Annotated[Path | None, typer.Option("--json", help="Write the comparison as JSON, too.")] = None,
+    store: StoreFolder = ROOT,
+    out: Annotated[Path | None, typer.Option("--json", help="Also write the comparison to this JSON file.")] = None,
 ) -> None:
-    """Compare runs, paired by seed, and say where a difference is inside the noise."""
+    """Compare runs, paired by seed, and say which differences are real and which are inside the noise.
+
+    PATHS are run folders, folders that hold runs, or sweeps (their .toml file, or their .json file in runs/sweeps).
+    """
     console = Console(width=None if sys.stdout.isatty() else 180, highlight=False)
     found = []
     for name in metric or ["terminal"]:

@@ -13,19 +13,24 @@ from fedcohort.experiment.store import ROOT
 
 
 def dashboard_command(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Folders of runs, or run folders (default: runs).")] = None,
-    port: Annotated[int, typer.Option(help="Port to listen on (0: a free one).")] = 0,
+    runs: Annotated[list[Path] | None, typer.Argument(help="Folders that hold runs, or run folders.")] = None,
+    port: Annotated[int, typer.Option(help="Port to listen on (0: any free one).")] = 0,
     host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
-    token: Annotated[str | None, typer.Option(help="A token of your own (default: a random one).")] = None,
-    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = False,
+    token: Annotated[
+        str | None, typer.Option(help="Token that the address must contain.", show_default="a random one")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser right away.")] = False,
 ) -> None:
-    """Look at runs in the browser while they go on. Read-only, this machine only; Ctrl-C ends it."""
+    """Watch runs in the browser while they are going. RUNS are folders that hold runs, or run folders (default: runs).
+
+    Read-only, and reachable from this machine only. Press Ctrl-C to stop it.
+    """
     from fedcohort.dashboard.serve import serve
 
     def ready(address: str) -> None:
         console = Console(highlight=False, soft_wrap=True)
         console.print(f"dashboard: {address}", markup=False)
-        console.print("the address lets in whoever has it; Ctrl-C ends the dashboard")
+        console.print("whoever has this address can look; press Ctrl-C to stop")
         if open_:
             webbrowser.open(address)
 

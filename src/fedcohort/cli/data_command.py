@@ -15,20 +15,22 @@ from fedcohort.data.download import get as get_dataset
 from fedcohort.data.sources import SOURCES
 from fedcohort.errors import UnknownName
 
-app = typer.Typer(help="Datasets: list, get and check them.", no_args_is_help=True)
+app = typer.Typer(help="List, download and check datasets.", no_args_is_help=True)
 Root = Annotated[
-    Path | None, typer.Option("--root", help="Data folder; default $FEDCOHORT_DATA or ~/.cache/fedcohort/data.")
+    Path | None, typer.Option("--root", help="Data folder.", show_default="$FEDCOHORT_DATA, or ~/.cache/fedcohort/data")
 ]
 
 
 @app.command("list")
 def list_(root: Root = None) -> None:
-    """What is here, where, how big; and how to get the rest."""
+    """List the datasets: which are here, where and how large, and how to get the others."""
     table = Table("dataset", "what", "form", "size", "where")
     for found in available(root):
         by_program = found.name not in SOURCES or SOURCES[found.name].files
         absent = (
-            f"fedcohort data get {found.name}" if by_program else f"by hand: fedcohort data get {found.name} tells how"
+            f"fedcohort data get {found.name}"
+            if by_program
+            else f"by hand: `fedcohort data get {found.name}` explains how"
         )
         table.add_row(
             found.name, found.title, found.form or "-", _size(found), found.place if found.present else absent
@@ -38,13 +40,13 @@ def list_(root: Root = None) -> None:
 
 @app.command()
 def get(
-    names: Annotated[list[str], typer.Argument(help="Datasets to get.", show_default=False)],
+    names: Annotated[list[str], typer.Argument(help="Datasets to download.", show_default=False)],
     origin: Annotated[
-        str | None, typer.Option("--from", help="A mirror's address or a folder, instead of the official address.")
+        str | None, typer.Option("--from", help="Address of a mirror, or a folder, instead of the official source.")
     ] = None,
     root: Root = None,
 ) -> None:
-    """Download from the official source (or --from), resume, verify, and only then put in place."""
+    """Download datasets, resuming what was interrupted; each is verified before it is installed."""
     for name in names:
         with Progress(
             TextColumn("{task.description}"),
@@ -70,10 +72,13 @@ def get(
 
 @app.command()
 def check(
-    names: Annotated[list[str] | None, typer.Argument(help="Datasets to check; default: all that are here.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Datasets to check (default: all that are here).")] = None,
     root: Root = None,
 ) -> None:
-    """Read every dataset that is here, whole, and compare checksums where they are known. Exit code 1 on damage."""
+    """Read datasets completely and compare checksums where they are known. Exit code 1 if anything is wrong.
+
+    NAMES are the datasets to check; omit to check all that are here.
+    """
     folder = data_root(root)
     if names:
         own = [found.name for found in available(root)]
@@ -97,6 +102,6 @@ def _size(found: Status) -> str:
 
 
 def _print(table: Table) -> None:
-    """To a terminal as wide as it is; to a file or pipe wide enough that nothing is cut."""
+    """As wide as the terminal; in a file or pipe, wide enough that nothing is cut."""
     console = Console()
     Console(width=None if console.is_terminal else 200).print(table)

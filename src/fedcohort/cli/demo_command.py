@@ -14,11 +14,11 @@ from fedcohort.experiment import demo as experiment
 
 
 def demo(
-    seeds: Annotated[int, typer.Option(min=1, help="How many paired seeds.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; all selectors run with the same ones.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds per run.")] = experiment.DemoPlan().rounds,
-    out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("fedcohort-demo.png"),
+    out: Annotated[Path, typer.Option(help="File for the picture (.png, .svg or .pdf).")] = Path("fedcohort-demo.png"),
 ) -> None:
-    """Three selectors in one world that is skewed, noisy and slow at once: a live table, intervals, one picture."""
+    """See three selectors compete where clients are skewed, noisy and slow at once: a live table and a picture."""
     from fedcohort.report.plots import demo_picture as report
     from fedcohort.report.plots.picture_file import picture_file
 
@@ -27,7 +27,7 @@ def demo(
     plan = experiment.DemoPlan(seeds=tuple(range(seeds)), rounds=rounds)
     console.print(
         "One world, three kinds of heterogeneity at once: label skew, label noise, slow and vanishing clients.\n"
-        f"{len(plan.selectors)} selectors choose {plan.cohort_size} clients a round; everybody meets the same luck.\n"
+        f"{len(plan.selectors)} selectors choose {plan.cohort_size} clients a round; all get the same random draws.\n"
     )
     result: experiment.DemoResult | None = None
     shown = 0.0

@@ -8,13 +8,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedcohort.cli.options import ToMLflow, ToTensorBoard
 from fedcohort.errors import BadParameter
 from fedcohort.experiment.run import read
 from fedcohort.experiment.store import find
 from fedcohort.report.export.writers import Writers
-
-ToTensorBoard = Annotated[Path | None, typer.Option(help="Folder for TensorBoard event files, one folder per run.")]
-ToMLflow = Annotated[str | None, typer.Option(help="MLflow tracking URI, or a folder that gets an mlflow.db.")]
 
 
 def export_command(
@@ -22,9 +20,12 @@ def export_command(
     tensorboard: ToTensorBoard = None,
     mlflow: ToMLflow = None,
 ) -> None:
-    """Write runs for TensorBoard or MLflow. What is there already is not written twice."""
+    """Export runs to TensorBoard or MLflow. RUNS are run folders, or folders that hold runs.
+
+    Rounds that were exported before are not written twice.
+    """
     if tensorboard is None and mlflow is None:
-        raise BadParameter("export", "it is not said where to", "give --tensorboard FOLDER or --mlflow FOLDER")
+        raise BadParameter("export", "no destination was given", "add --tensorboard FOLDER or --mlflow FOLDER")
     count = rounds = 0
     for folder in find(runs):
         found = read(folder)

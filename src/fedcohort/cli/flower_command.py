@@ -12,15 +12,15 @@ from fedcohort.errors import check
 from fedcohort.flower.dev.deployment import CONNECTION, FOLDER, Deployment, program, up
 from fedcohort.flower.dev.project import write_project
 
-app = typer.Typer(help="Flower: a new project; a loopback deployment up and down.", no_args_is_help=True)
+app = typer.Typer(help="Create a Flower project, and start a local deployment to try it on.", no_args_is_help=True)
 Where = Annotated[Path, typer.Option("--dir", help="Folder for keys, logs and process ids.")]
 
 
 @app.command("new")
 def new(
-    folder: Annotated[Path, typer.Argument(help="Where to write the project; its name is the app's name.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to create; its name becomes the name of the app.")],
 ) -> None:
-    """Write a ready Flower project whose clients are chosen by a fedcohort selector."""
+    """Create a Flower project in FOLDER whose clients are chosen by a fedcohort selector."""
     written = write_project(folder)
     console = Console(highlight=False, soft_wrap=True)
     for path in written:
@@ -30,12 +30,14 @@ def new(
 
 @app.command("up")
 def up_command(
-    clients: Annotated[int, typer.Option(help="How many SuperNodes.")] = 5,
-    tls: Annotated[bool, typer.Option("--tls", help="TLS, and registered node keys.")] = False,
-    simulation: Annotated[bool, typer.Option("--simulation", help="Simulated SuperNodes (Ray), no real ones.")] = False,
+    clients: Annotated[int, typer.Option(help="Number of SuperNodes.")] = 5,
+    tls: Annotated[bool, typer.Option("--tls", help="Use TLS and registered node keys.")] = False,
+    simulation: Annotated[
+        bool, typer.Option("--simulation", help="Simulate the SuperNodes with Ray instead of starting processes.")
+    ] = False,
     folder: Where = Path(FOLDER),
 ) -> None:
-    """Start a SuperLink and some SuperNodes on loopback, and say how to run an app on them."""
+    """Start a SuperLink and SuperNodes on this machine, and print how to run an app on them."""
     program("flower-superlink")
     check(not (tls and simulation), "--tls --simulation", "simulated SuperNodes have no keys", "use one of the two")
     deployment = up(folder, clients, keys=tls, simulation=simulation)
@@ -46,11 +48,11 @@ def up_command(
     console.print("run an app on it:")
     console.print(f"  source {folder / 'env'}")
     console.print(f"  flwr run . {CONNECTION} --stream{size}")
-    console.print("end it: fedcohort flower down" + ("" if folder == Path(FOLDER) else f" --dir {folder}"))
+    console.print("stop it: fedcohort flower down" + ("" if folder == Path(FOLDER) else f" --dir {folder}"))
 
 
 @app.command("down")
 def down_command(folder: Where = Path(FOLDER)) -> None:
-    """End every process that `up` started, by its id."""
+    """Stop every process that `fedcohort flower up` started."""
     ended = Deployment.load(folder.resolve()).down()
-    Console(highlight=False).print(f"ended {ended} of the processes started here; none is left")
+    Console(highlight=False).print(f"stopped {ended} processes; none is left")

@@ -18,36 +18,39 @@ from fedcohort.storage.journal_reader import Record
 from fedcohort.storage.run_folder import RunFolder
 from fedcohort.types import Outcome
 
-app = typer.Typer(no_args_is_help=True, help="The journal of a run.")
+app = typer.Typer(no_args_is_help=True, help="Read or compress the journal of a run.")
 Folder = Annotated[Path, typer.Argument(help="A run folder, or the state_dir of a Flower run.")]
 
 
 @app.callback()
 def _root() -> None:
-    """The journal of a run."""
+    """Read or compress the journal of a run."""
 
 
 def verify_command(folder: Folder) -> None:
-    """Replay who was chosen from seed and journal, and check every hash."""
+    """Check that a run is what it says: every hash, and every cohort replayed from seed and journal.
+
+    FOLDER is a run folder, or the state_dir of a Flower run.
+    """
     found = verify(folder)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"chain     {found.records} records, every hash fits")
+    console.print(f"chain     {found.records} records, every hash matches")
     console.print(f"cohorts   {found.rounds} rounds {found.how}: identical")
-    console.print(f"snapshots {found.snapshots}, every digest fits")
+    console.print(f"snapshots {found.snapshots}, every digest matches")
     console.print(f"head      {found.head}")
 
 
 @app.command("show")
 def show(
     folder: Folder,
-    round_: Annotated[int | None, typer.Option("--round", help="One round only, with its clients.")] = None,
-    last: Annotated[int, typer.Option(min=1, help="How many of the newest records.")] = 40,
+    round_: Annotated[int | None, typer.Option("--round", help="Show only this round, with all its clients.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="Number of newest records to show.")] = 40,
 ) -> None:
-    """Print the records of a journal; also while the run goes on."""
+    """Print the newest records of a journal, also of a run that is going. FOLDER is a run folder or a state_dir."""
     records = [r for r in RunFolder(folder).reader().records() if round_ is None or r.round == round_]
     if not records:
         raise BadParameter(
-            f"--round {round_}", "there is no such round in this journal", "leave --round away to see all"
+            f"--round {round_}", "there is no such round in this journal", "leave --round out to see all"
         )
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("seq", "kind", "round", "what", "hash"):
@@ -61,9 +64,9 @@ def show(
 @app.command("compact")
 def compact(
     folder: Folder,
-    keep: Annotated[int, typer.Option(min=0, help="Leave this many of the newest finished rounds as they are.")] = 10,
+    keep: Annotated[int, typer.Option(min=0, help="Number of newest finished rounds to leave as they are.")] = 10,
 ) -> None:
-    """Fold old records into compressed segments. Nothing is lost: `verify` replays them as before."""
+    """Compress old records. Nothing is lost: `fedcohort verify` replays them as before."""
     journal = Journal.open(RunFolder(folder).existing_journal())
     try:
         before, after = journal.compact(keep)

@@ -19,7 +19,7 @@ WHAT = ("selectors", "methods", "worlds", "tasks", "signals", "runs")
 
 
 def list_command(what: Annotated[str, typer.Argument(help=f"One of: {', '.join(WHAT)}.")] = "selectors") -> None:
-    """List selectors, methods, worlds, tasks, signals or the runs of this folder."""
+    """List what there is. WHAT is selectors, methods, worlds, tasks, signals, or runs (those in ./runs)."""
     if what not in WHAT:
         raise UnknownName.among("list", what, WHAT)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
@@ -27,9 +27,12 @@ def list_command(what: Annotated[str, typer.Argument(help=f"One of: {', '.join(W
 
 
 def show_command(
-    name: Annotated[str, typer.Argument(help="A selector, method, world, task or signal; or: config.")],
+    name: Annotated[str, typer.Argument(help="A selector, method, world, task or signal, or `config`.")],
 ) -> None:
-    """Show one entry: paper, formulas, signals, departures, parameters. `show config`: every key of a run."""
+    """Explain one entry: its paper, formulas, signals, departures and parameters.
+
+    NAME is a selector, method, world, task or signal. `fedcohort show config` explains every key of a run.
+    """
     base = name.partition("(")[0].replace("_", "-")
     console = Console(highlight=False, soft_wrap=True)
     if name == "config":

@@ -1,8 +1,9 @@
-"""The command line. Every mistake is one readable line and exit code 2, never a traceback."""
+"""The `fedcohort` command. Every mistake is one readable line and exit code 2, not a traceback."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -47,29 +48,32 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     del version
 
 
-app.command("demo")(demo.demo)
-app.command("run")(runs.run_command)
-app.command("resume")(runs.resume_command)
-app.command("list")(catalogue.list_command)
-app.command("show")(catalogue.show_command)
-app.command("skew")(skew.skew)
-app.command("sweep")(sweep.sweep_command)
-app.command("compare")(compare.compare_command)
-app.command("report")(report.report_command)
-app.command("reproduce")(reproduce.reproduce_command)
-app.command("dashboard")(dashboard.dashboard_command)
-app.command("export")(export.export_command)
-app.command("verify")(journal.verify_command)
-app.add_typer(journal.app, name="journal", help="The journal of a run.")
-app.add_typer(data.app, name="data", help="Datasets: list, get, check.")
-app.add_typer(flower.app, name="flower")
-app.add_typer(world.app, name="world", help="Worlds: list them, see one.")
+_COMMANDS: dict[str, Callable[..., None]] = {  # in the order of the help
+    "demo": demo.demo,
+    "run": runs.run_command,
+    "resume": runs.resume_command,
+    "list": catalogue.list_command,
+    "show": catalogue.show_command,
+    "sweep": sweep.sweep_command,
+    "compare": compare.compare_command,
+    "report": report.report_command,
+    "dashboard": dashboard.dashboard_command,
+    "export": export.export_command,
+    "reproduce": reproduce.reproduce_command,
+    "verify": journal.verify_command,
+    "skew": skew.skew,
+}
+_GROUPS = {"world": world.app, "data": data.app, "journal": journal.app, "flower": flower.app}
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(_command)
+for _name, _group in _GROUPS.items():
+    app.add_typer(_group, name=_name)
 
 
 def main() -> None:
@@ -87,12 +91,12 @@ def main() -> None:
         _refuse(f"memory: {str(error).rstrip('.') or 'there is not enough of it'}; ask for less at once.")
     else:
         if code == INTERRUPTED:
-            Console(stderr=True).print("stopped; a run that was begun goes on with `fedcohort resume FOLDER`")
+            Console(stderr=True).print("stopped; continue with `fedcohort resume FOLDER`")
         sys.exit(code if isinstance(code, int) else 0)
 
 
 def _refuse_usage(error: Any) -> NoReturn:
-    """A command or an option that does not exist, a word in the place of a number: what typer finds by itself."""
+    """A command or an option that does not exist, a word instead of a number: what typer finds by itself."""
     text = str(error.format_message()).strip().rstrip(".")
     if not text:  # no command at all: the help has been shown
         sys.exit(error.exit_code)

@@ -53,13 +53,13 @@ class Bar:
 
 @contextlib.contextmanager
 def watched(runs: Iterable[RunConfig], store: Store) -> Iterator[Bar]:
-    """A bar for as long as the runs go on; Ctrl-C ends the command with a sentence."""
+    """A progress bar while runs are going; Ctrl-C ends the command with a sentence."""
     bar = Bar(runs, store)
     try:
         yield bar
     except KeyboardInterrupt:
         bar.stop()
-        Console(stderr=True).print("stopped; nothing is lost: the same command goes on")
+        Console(stderr=True).print("stopped; nothing is lost: the same command continues")
         raise typer.Exit(130) from None
     finally:
         bar.stop()

@@ -11,6 +11,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from fedcohort import papers
+from fedcohort.cli.options import StoreFolder, Workers
 from fedcohort.cli.progress import watched
 from fedcohort.errors import StoreError
 from fedcohort.experiment.store import ROOT, Store
@@ -20,18 +21,21 @@ from fedcohort.storage.snapshots import write_durably
 
 
 def reproduce_command(
-    what: Annotated[str | None, typer.Argument(help="PAPER, PAPER:TABLE or all; nothing lists them.")] = None,
-    scale: Annotated[str, typer.Option(help="smoke (a minute), laptop (real data, minutes to 90) or paper.")] = "smoke",
-    seeds: Annotated[int | None, typer.Option(help="How many seeds, in the place of the scale's own.")] = None,
-    store: Annotated[Path, typer.Option(help="Folder of the runs.")] = ROOT,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = reproduce.RESULTS,
-    workers: Annotated[int, typer.Option(help="Processes of one thread each (0: one per core).")] = 0,
-    show: Annotated[bool, typer.Option("--show", help="Print the result that is in --out; run nothing.")] = False,
-    page: Annotated[Path | None, typer.Option(help="Write all laptop results in --out as one page, to here.")] = None,
+    what: Annotated[str | None, typer.Argument(help="PAPER, PAPER:TABLE or all; omit to list all.")] = None,
+    scale: Annotated[
+        str, typer.Option(help="smoke (a minute), laptop (real data, up to 90 minutes) or paper.")
+    ] = "smoke",
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds.", show_default="that of the scale")] = None,
+    store: StoreFolder = ROOT,
+    out: Annotated[Path, typer.Option(help="Folder that holds the results.")] = reproduce.RESULTS,
+    workers: Workers = 0,
+    show: Annotated[bool, typer.Option("--show", help="Print the result in --out without running anything.")] = False,
+    page: Annotated[Path | None, typer.Option(help="Write all laptop results in --out to this Markdown page.")] = None,
 ) -> None:
-    """Run a paper's table, print ours beside the published numbers, and say which of its orderings hold.
+    """Reproduce a table or figure of a paper: our numbers beside the published ones, and which of its claims hold.
 
-    Stopped at any point, the same command goes on where it was. Real data are looked for in $FEDCOHORT_DATA.
+    WHAT is PAPER, PAPER:TABLE or all; omit it to list all. The same command continues a reproduction that was stopped.
+    Datasets are read from $FEDCOHORT_DATA (see `fedcohort data list`).
     """
     if what is None and page is None:
         _list(out)
@@ -76,6 +80,8 @@ def _page(out: Path, page: Path) -> None:
     files = [(study, reproduce.file_of(study.id, "laptop", out)) for study in papers.studies().values()]
     there = [reproduce.load(path) | {"notes": list(s.notes)} for s, path in files if path.exists()]
     if not there:
-        raise StoreError(f"{out}", "it holds no results of scale laptop", "run `fedcohort reproduce` first")
+        raise StoreError(
+            f"{out}", "it holds no results of scale laptop", "run `fedcohort reproduce all --scale laptop` first"
+        )
     write_durably(page, whole(there).encode())
     Console(stderr=True).print(f"page: {page}")

@@ -11,36 +11,37 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedcohort.cli.export_command import ToMLflow, ToTensorBoard
+from fedcohort.cli.options import CohortSize, Force, ToMLflow, ToTensorBoard
 from fedcohort.errors import BadParameter
 from fedcohort.experiment import config as configuration
 from fedcohort.experiment import run as running
 from fedcohort.experiment.store import Store
 from fedcohort.report.export.writers import Writers
 
-Text = Annotated[str | None, typer.Option(show_default=False)]
-
 
 def run_command(
     file: Annotated[Path | None, typer.Argument(help="A TOML file with the keys of a run.")] = None,
-    selector: Annotated[str | None, typer.Option(help="Who is asked, e.g. 'oort(explore=0.8)'.")] = None,
+    selector: Annotated[str | None, typer.Option(help="Who is asked to train, e.g. 'oort(explore=0.8)'.")] = None,
     method: Annotated[str | None, typer.Option(help="How updates become a model, e.g. fedavg.")] = None,
-    world: Annotated[str | None, typer.Option(help="The heterogeneity, e.g. mixed-v1.")] = None,
+    world: Annotated[str | None, typer.Option(help="How clients differ, e.g. mixed-v1.")] = None,
     task: Annotated[str | None, typer.Option(help="What is trained, e.g. digits-mlp.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
-    cohort_size: Annotated[int | None, typer.Option("--cohort-size", "-k", help="Replies wanted per round.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The seed of everything random.")] = None,
+    cohort_size: CohortSize = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     change: Annotated[
-        list[str] | None, typer.Option("--set", help="Any key, also selector.explore: KEY=VALUE.")
+        list[str] | None,
+        typer.Option("--set", help="KEY=VALUE for any key of a run, or e.g. selector.explore=0.8; repeatable."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/SELECTOR-DIGEST).")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Re-run even if a stored result exists.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run.", show_default="runs/SELECTOR-DIGEST")] = None,
+    force: Force = False,
     tensorboard: ToTensorBoard = None,
     mlflow: ToMLflow = None,
 ) -> None:
     """Run one selector and one method on one task in one world.
 
-    The same configuration is run once: the second time it is read from the store, and an unfinished run is resumed.
+    FILE is a TOML file with the keys of a run (see `fedcohort show config`); options override it. Without a file,
+    every option has a default. A configuration that was run before is read from its folder; an unfinished run is
+    resumed.
     """
     given = {"selector": selector, "method": method, "world": world, "task": task}
     numbers = {"rounds": rounds, "cohort_size": cohort_size, "seed": seed}
@@ -60,11 +61,11 @@ def run_command(
 
 
 def resume_command(
-    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of the run.")],
     tensorboard: ToTensorBoard = None,
     mlflow: ToMLflow = None,
 ) -> None:
-    """Go on with a run that was stopped."""
+    """Resume a run that was stopped. FOLDER is its run folder."""
     known = running.read(folder)
     name, plain = folder.absolute().name, known.config.to_dict()
     with (
@@ -87,7 +88,7 @@ def both(*hearers: running.OnRound) -> running.OnRound:
 
 
 class _Bar:
-    """A progress bar with accuracy and virtual time. It appears with the first round, so that mistakes stand alone."""
+    """A progress bar with accuracy and virtual time. It appears with the first round, so that errors stand alone."""
 
     def __init__(self, rounds: int, done: int = 0) -> None:
         columns = (
@@ -127,7 +128,7 @@ def _summary(finished: running.RunResult, how: str = "") -> None:
 
 
 def pair(text: str) -> tuple[str, Any]:
-    """KEY=VALUE of --set; the value may be a number, true, a list, a quoted or a bare word."""
+    """KEY=VALUE of --set; the value may be a number, true or false, a list, or a word with or without quotes."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise BadParameter(f"--set {text!r}", "this is not of the form KEY=VALUE", "write e.g. --set deadline=300")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import csv
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedcohort.cli.options import Picture
 from fedcohort.errors import BadParameter
+from fedcohort.report.plots.picture_file import picture_file
 
 if TYPE_CHECKING:
     from fedcohort.data.dataset import Dataset
@@ -22,39 +24,38 @@ WORLD, TASK = "fedacs-uniform-v1", "digits-mlp"
 
 
 def skew(
-    world: Annotated[str | None, typer.Option(help=f"Whose clients (default: {WORLD}; --data: its owners).")] = None,
-    task: Annotated[str | None, typer.Option(help=f"What they would train (default: {TASK}).")] = None,
-    data: Annotated[Path | None, typer.Option(help="Your own samples: an .npz with x, y and client.")] = None,
-    rounds: Annotated[int, typer.Option(help="Rounds of questions; a client is compared once a round.")] = 30,
-    per_round: Annotated[int, typer.Option(help="Clients asked in a round; 0 asks everybody.")] = 0,
-    share: Annotated[float, typer.Option(help="The part that counts as least skewed.")] = 0.4,
-    confidence: Annotated[float, typer.Option(help="ReportOptions probability of being right.")] = 0.95,
-    train: Annotated[bool, typer.Option("--train", help="Train one model along instead of fresh ones.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the world and of the questions.")] = 0,
-    rows: Annotated[int, typer.Option(help="Rows of the table from each end; 0 shows everybody.")] = 10,
-    png: Annotated[Path | None, typer.Option(help="Draw the picture into this file (.png, .svg or .pdf).")] = None,
-    out: Annotated[Path | None, typer.Option("--csv", help="Write the whole table to this file.")] = None,
+    world: Annotated[
+        str | None,
+        typer.Option(help="World whose clients are ranked.", show_default=f"{WORLD}; with --data its owners"),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Task whose model is used to measure them.", show_default=TASK)
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Your own samples: an .npz file with arrays x, y and client.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds; in each, a client is compared at most once.")] = 30,
+    per_round: Annotated[int, typer.Option(help="Clients measured in a round (0: all).")] = 0,
+    share: Annotated[float, typer.Option(help="Share of the clients that counts as least skewed.")] = 0.4,
+    confidence: Annotated[float, typer.Option(help="Probability with which the ranking is right.")] = 0.95,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train one model along the way instead of using fresh ones.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the world and of the measurements.")] = 0,
+    rows: Annotated[int, typer.Option(help="Rows shown from each end of the table (0: all).")] = 10,
+    png: Picture = None,
+    out: Annotated[Path | None, typer.Option("--csv", help="Write the whole table to this CSV file.")] = None,
 ) -> None:
-    """Rank clients by how skewed their data are, with a confidence statement; nobody's data are seen."""
+    """Rank clients by how skewed their data are, with a confidence statement, without seeing anybody's data."""
     from fedcohort.skew import rank_clients
 
     _check(data, task, confidence, rows, out)
     if png is not None:
-        from fedcohort.report.plots.skew_picture import check_path
-
-        check_path(png)
+        picture_file(png)
     given: str | Dataset = _own(data) if data is not None else task or TASK
     place = world if world is not None or data is not None else WORLD
-    report = rank_clients(
-        given,
-        place,
-        rounds=rounds,
-        per_round=per_round,
-        share=share,
-        delta=1 - confidence,
-        train=train,
-        seed=seed,
-    )
+    how: dict[str, Any] = {"rounds": rounds, "per_round": per_round, "share": share, "train": train, "seed": seed}
+    report = rank_clients(given, place, delta=1 - confidence, **how)
     _show(report, rows)
     if out is not None:
         _write(report, out)
@@ -74,9 +75,9 @@ def _check(data: Path | None, task: str | None, confidence: float, rows: int, ou
     if not 0 < confidence < 1:
         raise BadParameter(f"--confidence {confidence}", "a probability lies inside (0, 1)", "use e.g. 0.95")
     if rows < 0:
-        raise BadParameter(f"--rows {rows}", "a table has no negative rows", "use 0 for everybody")
+        raise BadParameter(f"--rows {rows}", "a number of rows is not negative", "use 0 to show all")
     if out is not None and not out.parent.is_dir():
-        raise BadParameter(f"--csv {out}", f"there is no folder {out.parent}", "make it first")
+        raise BadParameter(f"--csv {out}", f"there is no folder {out.parent}", "create it first")
 
 
 def _own(path: Path) -> Dataset:
@@ -96,7 +97,7 @@ def _show(report: SkewReport, rows: int) -> None:
         from fedcohort.core.stats import spearman
 
         rho = spearman(report.truth[report.known], report.rank[report.known])
-        console.print(f"All labels are at hand here: rank correlation with the true distance of the mixes {rho:.3f}.")
+        console.print(f"The labels are known here: rank correlation with the true distance of class mixes {rho:.3f}.")
 
 
 def _table(report: SkewReport, rows: int) -> Table:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from fedcohort.cli.options import CohortSize, Force, StoreFolder, Workers
 from fedcohort.cli.progress import plain, watched
 from fedcohort.cli.run_command import pair
 from fedcohort.experiment import config as configuration
@@ -19,40 +20,35 @@ Listed = list[str] | None
 
 def sweep_command(
     file: Annotated[Path | None, typer.Argument(help="A TOML file with lists and the keys of a run.")] = None,
-    selectors: Annotated[Listed, typer.Option(help="Selectors: 'uniform, oort(explore=0.8)'; may be repeated.")] = None,
-    methods: Annotated[Listed, typer.Option(help="Methods.")] = None,
-    worlds: Annotated[Listed, typer.Option(help="Worlds.")] = None,
-    tasks: Annotated[Listed, typer.Option(help="Tasks.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="How many (5), or which (0,3,7 or 10-14).")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Number of rounds of every run.")] = None,
-    cohort_size: Annotated[int | None, typer.Option("--cohort-size", "-k", help="Replies wanted per round.")] = None,
-    change: Annotated[Listed, typer.Option("--set", help="Any key of a run, also world.clients: KEY=VALUE.")] = None,
-    name: Annotated[str | None, typer.Option(help="What the sweep is called.")] = None,
-    workers: Annotated[int, typer.Option(help="Processes of one thread each (0: one per core).")] = 0,
-    backend: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
-    store: Annotated[Path, typer.Option(help="Folder of the runs.")] = ROOT,
-    force: Annotated[bool, typer.Option("--force", help="Re-run even if a stored result exists.")] = False,
+    selectors: Annotated[Listed, typer.Option(help="Selectors, e.g. 'uniform, oort(explore=0.8)'; repeatable.")] = None,
+    methods: Annotated[Listed, typer.Option(help="Methods; likewise.")] = None,
+    worlds: Annotated[Listed, typer.Option(help="Worlds; likewise.")] = None,
+    tasks: Annotated[Listed, typer.Option(help="Tasks; likewise.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Number of seeds (5), or the seeds themselves (0,3,7 or 10-14).")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of each run.")] = None,
+    cohort_size: CohortSize = None,
+    change: Annotated[
+        Listed, typer.Option("--set", help="KEY=VALUE for any key of a run, or e.g. world.clients=50; repeatable.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the sweep, part of its file's name.")] = None,
+    workers: Workers = 0,
+    backend: Annotated[str, typer.Option(help="Where to run: local or ray.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Address of the Ray cluster.", show_default="$RAY_ADDRESS, or a local one")
+    ] = None,
+    store: StoreFolder = ROOT,
+    force: Force = False,
 ) -> None:
-    """Run selectors x methods x worlds x tasks x seeds, in parallel; the same command goes on where it was stopped.
+    """Run all combinations of selectors, methods, worlds, tasks and seeds, in parallel.
 
-    A run that fails does not stop the others: it is listed at the end, and the exit code is 1.
+    FILE is a TOML file with these lists and any other key of a run; options override it. The same command continues a
+    sweep that was stopped. A run that fails does not stop the others: it is listed at the end, and the exit code is 1.
     """
-    values: dict[str, Any] = configuration.from_toml(file) if file is not None else {}
-    if file is not None:
-        values.setdefault("name", file.stem.replace(" ", "-"))
     lists = {"selectors": selectors, "methods": methods, "worlds": worlds, "tasks": tasks}
-    for key, entries in lists.items():
-        if entries:
-            _put(values, key, [part for text in entries for part in sweeping.split(text)])
-    if seeds is not None:
-        _put(values, "seeds", sweeping.seeds_of(seeds))
-    values.update(
-        {k: v for k, v in {"rounds": rounds, "cohort_size": cohort_size, "name": name}.items() if v is not None}
-    )
-    for text in change or []:
-        sweeping.assign(values, *pair(text))
-    sweep, runs = sweeping.from_mapping(values), Store(store)
+    single = {"rounds": rounds, "cohort_size": cohort_size, "name": name}
+    sweep, runs = sweeping.from_mapping(_values(file, lists, seeds, single, change or [])), Store(store)
     if force:
         for config in sweep.runs():
             if runs.state(config) != "absent":
@@ -60,8 +56,26 @@ def sweep_command(
     _tell(_run(sweep, runs, backend, workers, address))
 
 
+def _values(
+    file: Path | None, lists: dict[str, Listed], seeds: str | None, single: dict[str, Any], changes: list[str]
+) -> dict[str, Any]:
+    """The keys of the file, changed by the options."""
+    values: dict[str, Any] = configuration.from_toml(file) if file is not None else {}
+    if file is not None:
+        values.setdefault("name", file.stem.replace(" ", "-"))
+    for key, entries in lists.items():
+        if entries:
+            _put(values, key, [part for text in entries for part in sweeping.split(text)])
+    if seeds is not None:
+        _put(values, "seeds", sweeping.seeds_of(seeds))
+    values.update({k: v for k, v in single.items() if v is not None})
+    for text in changes:
+        sweeping.assign(values, *pair(text))
+    return values
+
+
 def _put(values: dict[str, Any], plural: str, listed: Any) -> None:
-    """A list from the command line takes the place of both spellings in the file."""
+    """A list from the command line replaces both spellings in the file."""
     values.pop(plural.removesuffix("s"), None)
     values[plural] = listed
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from fedcohort.cli.options import Picture
 
 if TYPE_CHECKING:
     from fedcohort.worlds.built_world import BuiltWorld
     from fedcohort.worlds.world_spec import WorldSpec
 
-app = typer.Typer(no_args_is_help=True, help="Look at worlds: who owns what, how noisy, how fast, how often there.")
+app = typer.Typer(
+    no_args_is_help=True, help="List worlds, or look at one: who owns what, how noisy, how fast, how often available."
+)
 
 
 @app.command("list")
 def list_worlds() -> None:
-    """All worlds of the catalogue."""
+    """List the worlds of the catalogue."""
     from fedcohort.worlds.catalogue import WORLDS
 
     width = max(len(name) for name in WORLDS)
@@ -31,14 +34,17 @@ def list_worlds() -> None:
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help="A name, name(key=value, ...), or a .json or .toml file.")],
-    png: Annotated[Path | None, typer.Option(help="Draw the picture into this file (.png, .svg or .pdf).")] = None,
+    png: Picture = None,
     seed: Annotated[int, typer.Option(help="Seed of the world.")] = 0,
-    task: Annotated[str, typer.Option(help="Whose labels are divided; default: scikit-learn digits.")] = "",
-    clients: Annotated[int | None, typer.Option(help="Another number of clients.")] = None,
-    rows: Annotated[int, typer.Option(min=0, help="Clients to list; 0 lists nobody.")] = 20,
+    task: Annotated[str, typer.Option(help="Task whose samples are divided.", show_default="scikit-learn digits")] = "",
+    clients: Annotated[int | None, typer.Option(help="Number of clients, if not the world's own.")] = None,
+    rows: Annotated[int, typer.Option(min=0, help="Number of clients to list.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print the specification and the summary as JSON.")] = False,
 ) -> None:
-    """Describe a world as a table, and draw it with --png."""
+    """Describe a world as a table; with --png, draw it, too.
+
+    NAME is a world of `fedcohort world list`, with parameters if you like, or a .json or .toml file.
+    """
     from fedcohort.worlds.describe import describe
 
     if png is not None:
@@ -70,24 +76,16 @@ def _spec(text: str) -> WorldSpec:
 
 
 def _built(spec: WorldSpec, task: str, seed: int) -> BuiltWorld:
+    if task:
+        from fedcohort.experiment.run import build_world_for
+        from fedcohort.registry.lookup import make_task_spec
+
+        return build_world_for(spec, make_task_spec(task), seed)
+    from sklearn.datasets import load_digits
+
     from fedcohort.worlds.built_world import build_world
 
-    if not task:
-        from sklearn.datasets import load_digits
-
-        return build_world(spec, load_digits().target, seed=seed)
-    from fedcohort.registry.lookup import make_task_spec
-
-    pool = make_task_spec(task)
-    activities = getattr(pool, "activities", None)
-    return build_world(
-        spec,
-        pool.labels(),
-        seed=seed,
-        owners=pool.owners(),
-        classes=pool.classes,
-        activities=activities() if callable(activities) else activities,
-    )
+    return build_world(spec, load_digits().target, seed=seed)
 
 
 def _number(value: Any) -> Any:

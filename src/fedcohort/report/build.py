@@ -12,10 +12,11 @@ from fedcohort.experiment.metrics.stored_metrics import metric
 from fedcohort.experiment.store import Store
 from fedcohort.report import tables
 from fedcohort.report.collected import Gathered, OnRead, gather
+from fedcohort.report.plots.picture_file import ENDINGS as PICTURES
 from fedcohort.report.tables import ReportSection
 from fedcohort.storage.snapshots import write_durably
 
-PAGES, PICTURES = (".html", ".htm"), (".png", ".svg", ".pdf")
+PAGES = (".html", ".htm")
 ENDINGS = (*PAGES, ".md", ".tex", *PICTURES)
 _NEED_COHORTS = ("regret_noise", "regret_skew")
 

@@ -36,7 +36,7 @@ def cells(scale: str) -> Sequence[Cell]:
 def gain(mix: str, name: str) -> float:
     """What a filter adds to FedPdp, mean over the published ratios."""
     with_, without = PUBLISHED[mix][name], PUBLISHED[mix][filtered(None)]
-    return round(sum(with_[ratio] - without[ratio] for ratio in SIZES) / len(SIZES), 2)
+    return round(float(sum(with_[ratio] - without[ratio] for ratio in SIZES)) / len(SIZES), 2)
 
 
 def claims(scale: str) -> Sequence[Claim]:

@@ -84,7 +84,7 @@ class TensorBoard(Writer):
 
 
 class MLflow(Writer):
-    """One MLflow run per run, in the experiment "fedcohort"; going on with it where an earlier process stopped.
+    """One MLflow run per run, in the experiment "fedcohort"; it continues where an earlier process stopped.
 
     `where` is a tracking URI (http://..., sqlite:///...), or a folder, in which `mlflow.db` is kept without a server:
     `mlflow ui --backend-store-uri sqlite:///FOLDER/mlflow.db` shows it.
@@ -212,7 +212,7 @@ def _need(module: str, what: str, extra: str) -> None:
 def _folder(given: str | Path, option: str) -> Path:
     folder = Path(given)
     fine = folder.is_dir() or not folder.exists()
-    check(fine and str(given) != "", f"{option} {given}", "this is no folder", "name a folder, it is made if need be")
+    check(fine and str(given) != "", f"{option} {given}", "this is not a folder", "name a folder, which is created if necessary")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""The picture of `fedcohort skew`: who wins how many duels, how sure that is, and what the skewness goes with."""
+"""The picture of `fedcohort skew`: who wins how many duels, how certain that is, and what skewness correlates with."""
 
 from __future__ import annotations
 
@@ -9,24 +9,15 @@ from typing import Any
 import numpy as np
 
 from fedcohort.core.stats import spearman
-from fedcohort.errors import BadParameter
+from fedcohort.report.plots.picture_file import picture_file
 from fedcohort.skew import SkewReport
 
 INSIDE, OUTSIDE, OPEN = "#00798c", "#d1495b", "#a9adb5"
-ENDINGS = (".png", ".svg", ".pdf")
-
-
-def check_path(path: Path) -> None:
-    """Refuse a file that the picture cannot be written to, before any work is done."""
-    if path.suffix.lower() not in ENDINGS:
-        raise BadParameter(f"picture {path}", f"its name must end in {', '.join(ENDINGS)}", "use e.g. skew.png")
-    if not path.parent.is_dir():
-        raise BadParameter(f"picture {path}", f"there is no folder {path.parent}", "make it first")
 
 
 def draw_skew(report: SkewReport, path: Path) -> None:
     """Draw the report into a file."""
-    check_path(path)
+    target = picture_file(path)
     import matplotlib
 
     matplotlib.use("Agg")
@@ -38,7 +29,7 @@ def draw_skew(report: SkewReport, path: Path) -> None:
     for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"Skewness of {report.population} clients: {report.task} in {report.world}, {report.rounds} rounds")
-    figure.savefig(path, dpi=130)
+    figure.savefig(target, dpi=130)
     plt.close(figure)
 
 

@@ -103,7 +103,7 @@ def _noise(ax: Axes, told: Description) -> None:
 
 
 def _times(ax: Axes, told: Description) -> None:
-    """Every draw, and the clients' own means: how much is luck and how much is the client."""
+    """Every draw, and the clients' own means: how much is random and how much is the client."""
     draws = told.seconds[told.seconds > 0]
     own = told.columns["seconds"][told.columns["seconds"] > 0]
     _label(ax, "Time of a round", "seconds, logarithmic")
