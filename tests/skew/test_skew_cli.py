@@ -68,7 +68,7 @@ def test_own_data(run, tmp_path):
         (("--world", "fedacs-unifrom-v1"), UnknownName, "fedacs-uniform-v1"),
         (("--task", "digit-mlp"), UnknownName, "digits-mlp"),
         ((*SMALL, "--png", "skew.bmp"), BadParameter, ".png"),
-        ((*SMALL, "--png", "no/such/folder/skew.png"), BadParameter, "no folder"),
+        ((*SMALL, "--png", "no/such/folder/skew.png"), BadParameter, "folder does not exist"),
         ((*SMALL, "--csv", "no/such/folder/skew.csv"), BadParameter, "no folder"),
         ((*SMALL, "--confidence", "95"), BadParameter, "probability"),
         ((*SMALL, "--rounds", "0"), BadParameter, "rounds"),
