@@ -445,3 +445,65 @@ def test_probe_answers_reach_the_selector_and_bad_ones_do_not():
     assert asked == [["3", "4"]] * 2
     probes = [m for m in grid.pushed if m.metadata.message_type == wire.PROBE]
     assert set(arrays_of(probes[0].content["arrays"])) == {"w", "b"}
+
+
+# -- restarts --------------------------------------------------------------------------------------------------------
+
+
+class Restarting(FakeGrid):
+    """In every round one client crashes and is back at once under a new node id; Flower lists the dead node on."""
+
+    def __init__(self, clients):
+        super().__init__(clients)
+        self.dead, self.turn, self.next_id = set(), 0, 9000
+
+    def restart(self):
+        alive = [n for n in self.clients if n not in self.dead]
+        old = alive[self.turn % len(alive)]
+        self.turn += 1
+        self.dead.add(old)
+        self.next_id += 1
+        self.clients[self.next_id] = self.clients[old]
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        ids = super().push_messages(messages)
+        lost = {str(m.metadata.message_id) for m in messages if m.metadata.dst_node_id in self.dead}
+        self.queue = [q for q in self.queue if str(q[2].metadata.reply_to_message_id) not in lost]
+        return ids
+
+
+def test_a_restart_storm_leaves_everybody_usable():
+    """Three clients restart in turn, one before every round; after the last restart three of three reply."""
+    grid = Restarting([FakeClient(name) for name in "abc"])
+    strategy = make(grid, deadline=5.0, wait=20.0)
+    seen = []
+
+    def between(server_round, arrays):
+        seen.append(server_round)
+        if 0 < server_round < 7:
+            grid.restart()
+
+    start(strategy, grid, rounds=9, evaluate_fn=between)
+    rows = strategy.history
+    assert rows[-1]["ok"] == 3.0  # usable again within one round
+    assert rows[-2]["ok"] == 3.0
+    assert all(row["asked"] >= 2 for row in rows[2:])  # never asked fewer and fewer
+    assert strategy._backend.population == 3
+    assert not set(strategy._backend.clients.node.values()) & grid.dead
+
+
+def test_an_older_node_comes_back_when_the_newer_one_is_gone():
+    grid = FakeGrid([FakeClient("a"), FakeClient("b"), FakeClient("c")])
+    strategy = make(grid, min_available=3)
+    twin = 7000
+
+    def between(server_round, arrays):
+        if server_round == 1:
+            grid.clients[twin] = grid.clients[1001]  # a second node with the id of the first
+        if server_round == 3:
+            del grid.clients[twin]
+
+    start(strategy, grid, rounds=6, evaluate_fn=between)
+    assert [row["ok"] for row in strategy.history] == [3.0] * 6
+    assert 1001 in strategy._backend.clients.node.values()

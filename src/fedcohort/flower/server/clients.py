@@ -27,6 +27,7 @@ from fedcohort.rounds.roster import Roster
 from fedcohort.types import Arrays, Index
 
 _LONGEST_ID = 200
+_NEWER = "a newer node answers to its id"
 IDENTITIES = ("client-id", "public-key")
 SERVER_SIDE = frozenset({"expected_seconds", "delta_norm", "delta", "weights", "last_layer_delta", "model"})
 APP_RAISED = 2  # Flower's code for an exception in the ClientApp: here, that it knows no such query
@@ -93,12 +94,18 @@ class Clients:
         self.recorded = 0  # slots that are in the journal
         self.keys: dict[int, str] = {}
         self.seen: set[int] = set()  # nodes on Flower's list
+        self.since: dict[int, int] = {}  # node id -> at which look at Flower's list it was there first
+        self.looks = 0
 
     def refresh(self, ttl: float, arrays: ArrayRecord) -> set[str]:
         """Read Flower's list, ask new nodes who they are, and silent ones for a sign of life."""
         nodes = list(self.driver.grid.get_nodes())
         self.seen = {int(n.node_id) for n in nodes}
         self.keys.update({int(n.node_id): n.public_key.hex() for n in nodes if n.public_key})
+        self.looks += 1
+        for node in self.seen:
+            self.since.setdefault(node, self.looks)
+        self._reconsider()
         self.asked &= self.seen
         fresh = self.seen - self.asked - set(self.slot) - set(self.refused)
         unresponsive = {self.node[s] for s in self.silent if self.node.get(s) in self.seen and not self.driver.busy(s)}
@@ -202,12 +209,7 @@ class Clients:
         return said
 
     def _admit(self, node: int, card: ClientInfo) -> None:
-        why = card.rejection_reason(self.terms) or self._unfit(card)
-        if why is None and card.name in self.roster:
-            slot = self.roster.slot(card.name)
-            holder = self.node.get(slot)
-            if holder is not None and holder in self.seen and slot not in self.silent:
-                why = f"another node answers to the id {card.name!r} already"
+        why = card.rejection_reason(self.terms) or self._unfit(card) or self._taken(node, card.name)
         if why is not None:
             self._refuse(node, card.name, why)
             return
@@ -215,10 +217,38 @@ class Clients:
         slot = self.roster.register(card.name)
         if not known:
             self.profile.append(card.profile or {})
-        self.slot.pop(self.node.get(slot, -1), None)
+        before = self.node.get(slot)
+        if before is not None and self.slot.pop(before, None) is not None and before in self.seen:
+            self.refused[before] = card.name, _NEWER
+            log.info("client %s restarted: node %d takes the place of node %d", card.name, node, before)
         self.node[slot], self.slot[node] = node, slot
         self.alive(slot)
         log.info("client %s is slot %d (node %d)", card.name, slot, node)
+
+    def _taken(self, node: int, name: str) -> str | None:
+        """Why this id belongs to another node: one that is alive and not older, or one with another key.
+
+        A SuperNode that crashes and is restarted comes back under a new node id while Flower still lists the old one,
+        so the node that appeared last wins.
+        """
+        holder = self.node.get(self.roster.slot(name)) if name in self.roster else None
+        if holder is None:
+            return None
+        if self.keys.get(node, "") != self.keys.get(holder, ""):
+            return f"the id {name!r} belongs to a node with another key"
+        alive = holder in self.seen and self.roster.slot(name) not in self.silent
+        if alive and self.since.get(node, 0) <= self.since.get(holder, 0):
+            return f"another node answers to the id {name!r} already"
+        return None
+
+    def _reconsider(self) -> None:
+        """Whoever was refused because another node had its id may try again when that one is gone."""
+        for node, (name, why) in list(self.refused.items()):
+            if why != _NEWER and "another node answers" not in why:
+                continue
+            holder = self.node.get(self.roster.slot(name)) if name in self.roster else None
+            if holder is None or holder not in self.seen:
+                del self.refused[node]
 
     def _unfit(self, card: ClientInfo) -> str | None:
         """Why the profile of this client does not fit the columns of the others."""
