@@ -10,13 +10,11 @@ if TYPE_CHECKING:
     from fedcohort.data.dataset import Dataset as Dataset
     from fedcohort.data.dataset import Status as Status
     from fedcohort.data.dataset import available as available
-    from fedcohort.data.dataset import data_root as data_root
     from fedcohort.data.dataset import load as load
-    from fedcohort.data.dataset import status as status
 else:
     __getattr__, __dir__, __all__ = exports(
         __name__,
         {
-            "dataset": ("Dataset", "Status", "available", "data_root", "load", "status"),
+            "dataset": ("Dataset", "Status", "available", "load"),
         },
     )

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from fedcohort.experiment.api import simulate as simulate
     from fedcohort.experiment.api import task_from as task_from
     from fedcohort.experiment.config import RunConfig as RunConfig
-    from fedcohort.experiment.config import from_toml as from_toml
     from fedcohort.experiment.metrics.compare import Comparison as Comparison
     from fedcohort.experiment.metrics.compare import compare as compare
     from fedcohort.experiment.run import RunResult as RunResult
@@ -26,7 +25,7 @@ else:
         __name__,
         {
             "api": ("simulate", "task_from"),
-            "config": ("RunConfig", "from_toml"),
+            "config": ("RunConfig",),
             "run": ("RunResult", "build", "resume"),
             "store": ("Store", "StoredRun"),
             "sweep": ("Sweep", "SweepOutcome", "run_sweep"),

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from fedcohort.storage.journal_reader import JournalTail as JournalTail
     from fedcohort.storage.journal_reader import Record as Record
     from fedcohort.storage.run_folder import RunFolder as RunFolder
-    from fedcohort.storage.snapshots import Snapshots as Snapshots
 else:
     __getattr__, __dir__, __all__ = exports(
         __name__,
@@ -20,6 +19,5 @@ else:
             "journal": ("Journal",),
             "journal_reader": ("JournalReader", "JournalTail", "Record"),
             "run_folder": ("RunFolder",),
-            "snapshots": ("Snapshots",),
         },
     )

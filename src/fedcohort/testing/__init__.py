@@ -1,4 +1,19 @@
-"""Shipped contract kit: test your own selector, method, world, task or backend by listing it."""
+"""Shipped contract kit: test your own selector, method, world, task or backend in a few lines.
+
+A contract is a class of pytest tests. Inherit from it and override `make`:
+
+>>> from fedcohort.methods import FedAvg
+>>> from fedcohort.testing import LinearEvaluator, MethodContract
+>>> class TestMine(MethodContract):
+...     def make(self):
+...         return FedAvg()
+...
+...     def server_evaluator(self):  # only for methods that use server-side data
+...         return LinearEvaluator()
+>>> TestMine().test_is_a_method_with_a_name()
+
+A clause that cannot hold for yours is named in `exempt`, with the reason.
+"""
 
 from __future__ import annotations
 

@@ -8,12 +8,10 @@ from fedcohort.core.lazy import exports
 
 if TYPE_CHECKING:
     from fedcohort.engines.fused.fused_engine import FusedEngine as FusedEngine
-    from fedcohort.engines.fused.workspace import stages_of as stages_of
 else:
     __getattr__, __dir__, __all__ = exports(
         __name__,
         {
             "fused_engine": ("FusedEngine",),
-            "workspace": ("stages_of",),
         },
     )
