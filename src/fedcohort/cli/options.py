@@ -25,7 +25,9 @@ ToMLflow = Annotated[
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, folders that hold runs, or sweeps.")]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option("--metric", help=f"Repeatable. One of: {', '.join(METRICS)}.", show_default="the usual ones"),
+    typer.Option(
+        "--metric", help=f"Repeatable. One of: {', '.join(METRICS)}.", show_default="terminal, in reports more"
+    ),
 ]
 Baseline = Annotated[
     str | None, typer.Option(help="The entry that the others are compared with.", show_default="uniform or fedavg")

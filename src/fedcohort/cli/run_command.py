@@ -39,9 +39,8 @@ def run_command(
 ) -> None:
     """Run one selector and one method on one task in one world.
 
-    FILE is a TOML file with the keys of a run (see `fedcohort show config`); options override it. Without a file,
-    every option has a default. A configuration that was run before is read from its folder; an unfinished run is
-    resumed.
+    FILE is a TOML file with the keys of a run; options override it, and `fedcohort show config` lists all keys with
+    their defaults. A configuration that was run before is read from its folder; an unfinished run is resumed.
     """
     given = {"selector": selector, "method": method, "world": world, "task": task}
     numbers = {"rounds": rounds, "cohort_size": cohort_size, "seed": seed}

@@ -166,7 +166,7 @@ def _look_of(path: Path) -> tuple[int, int, int]:
 
 
 def _update(entry: BoardEntry, link: bool) -> bool:
-    """Read the entry anew if its files look different; whether it changed."""
+    """Read the entry again if its files look different; whether it changed."""
     folder = RunFolder(entry.folder)
     files = (_look_of(folder.journal), _look_of(wal_of(folder.journal)))
     finished = plain_file(folder.metrics)

@@ -60,7 +60,7 @@ def loopback(host: str) -> str:
 
 
 def check_token(token: str) -> str:
-    """A token of one's own: long enough, and made of letters that need no quoting in an address."""
+    """A token chosen by the user: long enough, and made of characters that need no quoting in an address."""
     plain = token.isascii() and token.replace("-", "").replace("_", "").isalnum()
     check(
         plain and 16 <= len(token) <= 200,

@@ -53,7 +53,7 @@ class Objects:
 
 
 def build(config: RunConfig, own: Objects | None = None) -> Simulation:
-    """The objects of a configuration, put together; every mistake in it shows here."""
+    """The simulation that a configuration describes; every mistake in it shows here."""
     own = own or Objects()
     selector = own.selector if own.selector is not None else make_selector(config.selector)
     method = own.method if own.method is not None else make_method(config.method)

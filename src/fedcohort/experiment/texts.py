@@ -2,7 +2,7 @@
 
     from_table("selector", {"name": "oort", "explore": 0.8})    ->  "oort(explore=0.8)"
     changed("selector", "oort", ["explore"], 0.5)               ->  "oort(explore=0.5)"
-    canonical("selector", "oort( explore = 0.9 )")                 ->  "oort"          (0.9 is the default)
+    canonical("selector", "oort( explore = 0.9 )")              ->  "oort"          (0.9 is the default)
     resolved("selector", "oort")                                ->  the name and every parameter, defaults filled in
 
 Two texts that mean the same run have the same resolved form; that is what a run's digest is made of.
@@ -107,7 +107,7 @@ def defaults(kind: str, name: str) -> dict[str, Any]:
 
 
 def is_file(kind: str, text: str) -> bool:
-    """Whether the text names a world of one's own in a file."""
+    """Whether the text names a file with a world in it."""
     return kind == "world" and text.endswith(_FILES)
 
 
@@ -131,7 +131,7 @@ def _world(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
 def _check_known(kind: str, name: str, key: str) -> None:
     known: Sequence[str] | dict[str, Any]
     if kind == "world":
-        return  # fields depend on the sections: `normal` and `resolved` build the world and refuse
+        return  # fields depend on the sections: `canonical` and `resolved` build the world and refuse
     known = tasks.options(name) if kind == "task" else registry.parameters(registry.load(kind, name))
     if key not in known:
         raise UnknownName.among(f"parameter of {name}", key, known)

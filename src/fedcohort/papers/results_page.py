@@ -1,5 +1,4 @@
-"""Results of reproductions as text: a table with ours beside the published number, and the claims. Markdown, also on
-the terminal."""
+"""Results of reproductions as Markdown: a table of our numbers and the published ones, and the claims."""
 
 from __future__ import annotations
 

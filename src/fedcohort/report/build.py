@@ -23,7 +23,14 @@ _NEED_COHORTS = ("regret_noise", "regret_skew")
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What the report should say. Without metrics: terminal and time_to_target in full, others beside them."""
+    """What a report contains.
+
+    `metrics` are compared in full (by default terminal and time_to_target, with others in an overview); `baseline`,
+    `by` and `target` are those of a comparison.
+
+    >>> ReportOptions(metrics=("jain",)).by
+    'selector'
+    """
 
     metrics: tuple[str, ...] = ()
     baseline: str | None = None
@@ -49,7 +56,11 @@ def make_report(
     store: Store | None = None,
     on_read: OnRead | None = None,
 ) -> ReportFiles:
-    """Read the runs and write the report, the figures, or both. Mistakes show before anything is read."""
+    """Read the runs and write the report, the figures, or both. Mistakes show before anything is read.
+
+    `paths` are run folders, folders that hold runs, or sweep files; the ending of `target` decides the format;
+    `figures` is a folder for all figures; `on_read` is called with how many of how many runs have been read.
+    """
     wanted = wanted or ReportOptions()
     if target is not None:
         check_target(target)

@@ -54,7 +54,7 @@ def page(gathered: Gathered, sections: Sequence[ReportSection], title: str) -> s
 
 
 def web(name: str) -> str:
-    """One of the files beside this module."""
+    """One of the scripts, styles or pages in `web/`."""
     return files("fedcohort.report").joinpath("web", name).read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What a page shows of a run, as JSON-able values. Read-only, cheap, and safe while the run is still going.
+"""What a page shows of a run, as JSON-able values. Read-only, cheap, and safe while the run is going.
 
 ====================  ==============================================================================================
 summary(folder)       id, configuration, state, rounds done and to do, newest accuracy and clock
@@ -34,7 +34,7 @@ VISITS = 500  # rounds of one client
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """One line about a run. Damage is told in `error`, not raised."""
+    """One line about a run. Damage is reported in `error`, not raised."""
     files = RunFolder(folder)
     out: dict[str, Any] = {"id": folder.name, "config": {}, "state": files.state(), "rounds": 0, "total": None}
     out |= {"accuracy": None, "clock": None, "round_of_accuracy": None, "error": None}
@@ -121,7 +121,7 @@ def _cohorts(records: Iterator[Record]) -> tuple[dict[int, Slots], dict[int, Slo
 
 
 def client(folder: Path, slot: int, limit: int = VISITS) -> dict[str, Any]:
-    """When a client was asked, what became of it, and why it was chosen: its score parts beside the cohort's mean."""
+    """When a client was asked, what became of it, and why it was chosen: its score parts and the cohort's mean."""
     visits: dict[int, dict[str, Any]] = {}
     population = there = left = 0
     journal = RunFolder(folder).reader()
@@ -188,7 +188,7 @@ def thin(values: NDArray[np.float64], limit: int) -> NDArray[np.int64]:
 
 
 def plain(values: ArrayLike, digits: int = 6) -> list[float | None]:
-    """Numbers for JSON, to so many significant digits; None where there is none."""
+    """Numbers for JSON, rounded to significant digits; None where they are not finite."""
     return [float(f"{v:.{digits}g}") if math.isfinite(v) else None for v in np.asarray(values, np.float64).tolist()]
 
 

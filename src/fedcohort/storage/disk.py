@@ -47,7 +47,7 @@ class Disk:
 
 
 def wal_of(path: Path) -> Path:
-    """The write-ahead log beside an SQLite file."""
+    """The write-ahead log of an SQLite file."""
     return path.with_name(f"{path.name}-wal")
 
 

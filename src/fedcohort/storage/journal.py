@@ -7,7 +7,7 @@ One SQLite file in WAL mode with synchronous=FULL, one writer. Records are chain
 The schema version is SQLite's user_version. Schema 1 had no segments; it is read as it is and brought to schema 2 in
 one transaction when it is opened for writing. A newer or foreign file is refused, its bytes untouched.
 
-When the owner closes the journal it leaves a seal beside it: the SHA-256 of the whole file. A bit that flips in storage
+When the owner closes the journal it leaves a seal next to it: the SHA-256 of the whole file. A bit that flips on disk
 is found even where no record is stored. The seal is removed before the file is written again.
 """
 

@@ -1,7 +1,7 @@
 """Reading journals: the only module that knows how records are stored, and how damage is reported.
 
 Reading is safe while another process writes. A connection is opened for one call and closed again, so that the owner
-can always close its file cleanly. A journal that nobody writes (there is no WAL beside it) is opened as immutable:
+can always close its file cleanly. A journal that nobody writes (it has no WAL) is opened as immutable:
 reading it leaves no file behind and works in a folder without write permission.
 
 `records` and `JournalTail` check every record against the hash chain. `header`, `newest`, `since` and `at` read only
@@ -209,7 +209,7 @@ class JournalReader:
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A connection that sees the journal as it is now, whatever the owner does meanwhile."""
+        """A connection that sees the journal as it is now, whatever the owner does in the meantime."""
         self.check_file()
         before = None if is_written(self.path) else _stamp(self.path)
         with contextlib.closing(self._disk.connect(self.path, read_only=True)) as db:

@@ -11,7 +11,7 @@
         metrics.jsonl                rounds; the run is finished
         lock                         id of the process that runs it
 
-The journal's own files (`journal.db-wal`, `journal.seal`) lie beside it.
+The journal's own files (`journal.db-wal`, `journal.seal`) are next to it.
 """
 
 from __future__ import annotations

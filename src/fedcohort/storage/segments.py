@@ -1,4 +1,4 @@
-"""Folded journal records: many bodies in one compressed block. What goes in comes out, byte for byte.
+"""Compressed journal records: many bodies in one block. What goes in comes out, byte for byte.
 
 A block is zlib over a pack of four arrays: which kind, which round and how long each record is, and all bodies one
 after the other. The length before compression is stored in front and is a limit: a block cannot decompress to more.
@@ -42,7 +42,7 @@ def decompress(block: bytes) -> Iterator[Row]:
     try:
         plain = reader.decompress(block[8:], size + 1)
     except zlib.error as error:
-        raise PackError(f"a segment cannot be unfolded ({error})") from None
+        raise PackError(f"a segment cannot be decompressed ({error})") from None
     if len(plain) != size or not reader.eof or reader.unused_data:
         raise PackError("a segment is longer or shorter than it says")
     arrays, meta = unpack(plain)

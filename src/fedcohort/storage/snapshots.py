@@ -1,7 +1,7 @@
-"""Snapshots: everything needed to go on from a round, in two generations, each with a digest.
+"""Snapshots: everything needed to resume after a round, in two generations, each with a digest.
 
 A snapshot is a pack followed by its SHA-256. It is written to a temporary file, synced, renamed, and the folder
-synced; the one before stays until the next. A damaged newest one is passed over for the one before it.
+synced; the previous one stays until the next. If the newest one is damaged, the previous one is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ GENERATIONS = 2
 
 
 class Snapshots:
-    """The snapshots of one run, in a folder of their own."""
+    """The snapshots of one run, in a folder that holds nothing else.
+
+    >>> from tempfile import mkdtemp
+    >>> import numpy as np
+    >>> snapshots = Snapshots(Path(mkdtemp()))
+    >>> snapshots.save(3, {"model": np.zeros(2)}, {"seed": 1})
+    >>> index, arrays, meta = snapshots.latest()
+    >>> index, meta["seed"]
+    (3, 1)
+    """
 
     def __init__(self, folder: Path, disk: Disk = DISK) -> None:
         self.folder, self.disk = folder, disk
@@ -51,8 +60,8 @@ class Snapshots:
             if self._read(index) is None:
                 raise StoreError(
                     f"snapshot {self._path(index)}",
-                    "its digest does not fit",
-                    "delete it: the run goes on from another",
+                    "its digest does not match",
+                    "delete it; the run resumes from another one",
                 )
         return len(self._rounds())
 

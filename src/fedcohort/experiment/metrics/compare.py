@@ -136,7 +136,20 @@ def compare(
     target: float | None = None,
     store: Store | None = None,
 ) -> Comparison:
-    """Compare finished runs. Without a baseline: uniform (fedavg for methods) if it is there, else the first entry."""
+    """Compare finished runs, paired by seed.
+
+    `paths` are run folders, folders that hold runs, or sweep files; `name` is the metric. The runs that agree in
+    everything but the seed and the key `by` ("selector" or "method") form a setting. `baseline` is the entry that the
+    others are compared with: uniform (or fedavg) if it is there, else the first one. `target` is for metrics that need
+    one. `store` is where the runs of a sweep's .toml are.
+
+    >>> from tempfile import mkdtemp
+    >>> store = Store(Path(mkdtemp()))
+    >>> for selector in ("uniform", "round-robin"):
+    ...     done = store.obtain(RunConfig(selector=selector, task="quadratic", rounds=2, cohort_size=2))
+    >>> [row.entry for row in compare([store.root], name="seconds").settings[0].rows]
+    ['uniform', 'round-robin']
+    """
     if by not in BY:
         raise UnknownName.among("key to compare by", by, BY)
     chosen = metric(name)
@@ -234,7 +247,7 @@ def _renamed(setting: Setting, name: str) -> Setting:
 
 
 def _set_target(group: list[RunRecord], chosen: Metric, base: str, by: str, target: float | None) -> float | None:
-    """The target of a setting: the one given, or what the baseline has in the end."""
+    """The target of a setting: the one given, or the terminal accuracy of the baseline."""
     if not chosen.needs_target:
         return None
     goal = target

@@ -146,7 +146,7 @@ _ALL = (
     Metric("bytes_down", "bytes sent to clients for training", -1, lambda s: s.total("bytes_down")),
     Metric("bytes_up", "bytes of updates", -1, lambda s: s.total("bytes_up")),
     Metric("bytes_probes", "bytes of probes, both ways", -1, lambda s: s.total("bytes_probes")),
-    Metric("bytes_signals", "bytes of signals beside the updates", -1, lambda s: s.total("bytes_signals")),
+    Metric("bytes_signals", "bytes of signals sent with the updates", -1, lambda s: s.total("bytes_signals")),
     Metric(
         "bytes",
         "all bytes",

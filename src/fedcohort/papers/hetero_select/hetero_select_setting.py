@@ -1,7 +1,7 @@
 """What the tables of HeteRo-Select have in common: 12 clients of CIFAR-10, alpha 0.1, 6 asked, FedProx, plain mean.
 
-Only a summary of the paper is at hand; see `fedcohort show hetero-select` for what had to be defined. Diversity is the
-Jensen-Shannon divergence of label shares, as there, so label histograms (privacy P3) are allowed in these runs.
+Only a summary of the paper was available; see `fedcohort show hetero-select` for what had to be defined. Diversity is
+the Jensen-Shannon divergence of label shares, as there, so label histograms (privacy P3) are allowed in these runs.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _SPECIAL = {
     "]": "{]}",
     "*": "{*}",
 }
-MAX_COLUMNS = 4  # columns of numbers beside the first
+MAX_COLUMNS = 4  # columns of numbers, not counting the first
 _WIDE = ("words", "better", "worse")
 
 

@@ -1,4 +1,4 @@
-"""A report as Markdown: the tables, and the figures beside it."""
+"""A report as Markdown: the tables, and links to the figures."""
 
 from __future__ import annotations
 

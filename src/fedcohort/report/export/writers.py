@@ -49,7 +49,7 @@ class Writer:
         self._sink, self._next = sink, -1
 
     def __call__(self, row: Mapping[str, float]) -> None:
-        """Take one round; one that was taken already is passed over."""
+        """Take one round; a round that was taken before is ignored."""
         if self._next < 0:
             self._next = self._sink.begin()
         index = int(row["round"])
@@ -76,7 +76,7 @@ class Writer:
 
 
 class TensorBoard(Writer):
-    """One folder of event files per run, below `folder`: `tensorboard --logdir folder` shows them beside each other."""
+    """One folder of event files per run, below `folder`: `tensorboard --logdir folder` shows them together."""
 
     def __init__(self, folder: str | Path, run: str, config: Mapping[str, Any] | None = None) -> None:
         _need("tensorboardX", "writing TensorBoard files", "tensorboard")
@@ -212,7 +212,12 @@ def _need(module: str, what: str, extra: str) -> None:
 def _folder(given: str | Path, option: str) -> Path:
     folder = Path(given)
     fine = folder.is_dir() or not folder.exists()
-    check(fine and str(given) != "", f"{option} {given}", "this is not a folder", "name a folder, which is created if necessary")
+    check(
+        fine and str(given) != "",
+        f"{option} {given}",
+        "this is not a folder",
+        "name another; it is created",
+    )
     return folder
 
 
