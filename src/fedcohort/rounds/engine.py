@@ -254,9 +254,7 @@ class RoundEngine:
 
     def _expire(self) -> None:
         """Asynchronous: those that have had their time are late."""
-        rows = self.out.rows
-        limit = float(rows["departed"][self.out.running].min())
-        over = self.out.running & (rows["departed"] <= limit)
+        over = self.out.running & (self.out.rows["departed"] + self.policy.deadline <= self.backend.clock)
         late = self.out.expire(over, np.full(len(self.out), self.policy.deadline))
         self.out.fail(self.backend.give_up(late, timed_out=True).lost)
 
