@@ -85,7 +85,8 @@ class Recovery:
             return None
         kept = self.asks.at(index)
         arrays, meta = found.unpack()
-        return Recalled(arrays, meta, part(kept[0], PROFILE) if kept else {}, part(kept[0], PROBE) if kept else {})
+        self._profiles = part(kept[0], PROFILE) if kept else {}
+        return Recalled(arrays, meta, self._profiles, part(kept[0], PROBE) if kept else {})
 
     def save(
         self, engine: RoundEngine, result: RoundResult, row: Mapping[str, Any], reasons: Mapping[int, str], last: bool
