@@ -11,7 +11,6 @@ from tests.flower.grid import FakeClient, FakeGrid, as_record, timing
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.run import build
 from fedcohort.flower import CohortStrategy, wire
-from fedcohort.rounds.recovery import Recovery
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.journal_reader import JournalReader
 from fedcohort.storage.run_folder import RunFolder
@@ -52,7 +51,7 @@ class Simulated:
 
     def run(self):
         try:
-            self.engine.recovery.resume(self.engine)
+            self.engine.resume()
             self.simulation.run()
         finally:
             self.journal.close()
@@ -197,5 +196,4 @@ def test_an_asynchronous_deployment_asks_whoever_was_out_again(tmp_path, monkeyp
 
 
 def test_nothing_is_kept_without_files():
-    recovery = Recovery()
-    assert recovery.resume(build(RunConfig(task="quadratic", rounds=1, cohort_size=2)).engine) == 0
+    assert build(RunConfig(task="quadratic", rounds=1, cohort_size=2)).engine.resume() == 0

@@ -38,11 +38,11 @@ from fedcohort.errors import BadParameter
 from fedcohort.protocols import Method
 from fedcohort.rounds.aggregation import aggregate, server_signals
 from fedcohort.rounds.backend import Arrivals, Backend, Dispatch, Fates
-from fedcohort.rounds.history import History
+from fedcohort.rounds.history import History, read_history
 from fedcohort.rounds.outstanding import Landed, Outstanding, with_extras
 from fedcohort.rounds.over_selection import BackOff, OverSelection
 from fedcohort.rounds.policy import RoundPolicy
-from fedcohort.rounds.recovery import Recovery
+from fedcohort.rounds.recovery import Closing, Recovery
 from fedcohort.rounds.session import Session
 from fedcohort.rounds.validation import Limits
 from fedcohort.signals import of_side
@@ -156,16 +156,33 @@ class RoundEngine:
             model=self.model.params if "model" in self._needs else None,
         )
         row = self._row(rnd, result, measured, info)
-        self.recovery.save(self, result, row, landed.reasons, last)  # durable before the journal is told
-        return self.told(result, row, landed.reasons)
+        closing = Closing(result, row, landed.reasons, self.out.reasons)
+        repeatable = self.backend.repeatable
+        self.recovery.save(self.session, self.state_dict, closing, repeatable=repeatable, last=last)
+        return self._tell(closing)  # the journal is told when the end of the round is durable
 
-    def told(self, result: RoundResult, row: dict[str, Any], reasons: dict[int, str]) -> dict[str, Any]:
-        """Let journal, selector and history know of a round whose end is durable."""
-        self.session.tell(result, row, reasons)
-        self.history.append(row, result.clients, reasons)
+    def resume(self) -> int:
+        """Go back to where an earlier process stopped; how many rounds are done."""
+        backend, session = self.backend, self.session
+        profiles = backend.profiles(of_side(self._needs, "profile")) if backend.repeatable else None
+        found = self.recovery.load(session, profiles)
+        if found is None:
+            return 0
+        state, closing = found
+        if session.journal is not None:
+            self.history = read_history(session.journal, backend.population, upto=session.index)
+        self.load_state_dict(state, closing.out)
+        model = self.model.params if "model" in self._needs else None
+        self._tell(replace(closing, result=replace(closing.result, model=model)))
+        return session.index
+
+    def _tell(self, closing: Closing) -> dict[str, Any]:
+        """Let journal, selector and history know of a round."""
+        self.session.tell(closing.result, closing.row, closing.reasons)
+        self.history.append(closing.row, closing.result.clients, closing.reasons)
         self.history.population = self.backend.population
-        self.backend.told(result)
-        return row
+        self.backend.told(closing.result)
+        return closing.row
 
     # -- asking ----------------------------------------------------------------------------------------------------
 

@@ -13,23 +13,19 @@ asked again and compared with the journal; elsewhere what the selector read is k
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedcohort.core.columns import part, prefixed
 from fedcohort.errors import JournalDamaged, StateMismatch
-from fedcohort.rounds.history import read_history
 from fedcohort.rounds.replay import ask_again, ask_columns, result_columns, result_from
+from fedcohort.rounds.session import Session
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.snapshots import Snapshots
-from fedcohort.types import Arrays, Cohort, Probed, RoundResult
-
-if TYPE_CHECKING:
-    from fedcohort.rounds.engine import RoundEngine
-    from fedcohort.rounds.session import Session
+from fedcohort.types import Array, Arrays, Cohort, Probed, RoundResult
 
 SESSION, ASK, RESULT, PROFILE, PROBE = "session.", "ask.", "result.", "profile.", "probe."
 
@@ -46,6 +42,16 @@ class Recalled:
     def ask(self, session: Session) -> Cohort:
         """Commit the same cohort again."""
         return ask_again(session, self.arrays, self.meta, self.profiles, self.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The end of a round: what the selector and the journal are told."""
+
+    result: RoundResult
+    row: dict[str, Any]
+    reasons: dict[int, str]
+    out: dict[int, str]  # reasons of clients that wait to be told later
 
 
 @dataclass
@@ -89,53 +95,49 @@ class Recovery:
         return Recalled(arrays, meta, self._profiles, part(kept[0], PROBE) if kept else {})
 
     def save(
-        self, engine: RoundEngine, result: RoundResult, row: Mapping[str, Any], reasons: Mapping[int, str], last: bool
+        self, session: Session, state: Callable[[], Arrays], closing: Closing, *, repeatable: bool, last: bool
     ) -> None:
         """Make the end of a round durable, before the journal learns of it."""
+        result = closing.result
         done = result.index + 1
         if self.checkpoints is None or self._before is None or (done % self.every and not last):
             return
-        session = engine.session
         assert session.asked is not None
         known, meta = ask_columns(session.asked)
-        arrays = {**engine.state_dict(), **prefixed(SESSION, self._before), **prefixed(ASK, known)}
+        arrays = {**state(), **prefixed(SESSION, self._before), **prefixed(ASK, known)}
         arrays.update(prefixed(RESULT, result_columns(result)))
-        if not engine.backend.repeatable:
+        if not repeatable:
             arrays.update(prefixed(PROFILE, self._profiles))
-        text: dict[str, Any] = {**self.identity, "ask": meta, "row": dict(row), "reasons": _texts(reasons)}
-        text |= {"out": _texts(engine.out.reasons), "score": result.score if np.isfinite(result.score) else None}
+        text: dict[str, Any] = {**self.identity, "ask": meta, "row": dict(closing.row)}
+        text |= {"reasons": _texts(closing.reasons), "out": _texts(closing.out)}
+        text["score"] = result.score if np.isfinite(result.score) else None
         if session.journal is not None:
             text["journal"] = [session.journal.length, session.journal.head.hex()]
         self.checkpoints.save(done, arrays, text)
 
-    def resume(self, engine: RoundEngine) -> int:
-        """Go back to the newest checkpoint and finish its round; the number of rounds that are done."""
+    def load(self, session: Session, profiles: Mapping[str, Array] | None) -> tuple[Arrays, Closing] | None:
+        """Bring the session to the end of the newest checkpoint's round, not told yet; the state and that end.
+
+        `profiles` are those of a backend that can repeat them; others are in the checkpoint.
+        """
         self.resumed = True
         found = self.checkpoints.latest() if self.checkpoints is not None else None
         if found is None:
-            return 0
+            return None
         _, arrays, meta = found
-        self._check(engine, meta)
-        session, profiles = engine.session, part(arrays, PROFILE)
+        self._check(session, meta)
         session.load_state_dict(part(arrays, SESSION))
-        if session.journal is not None:
-            engine.history = read_history(session.journal, engine.backend.population, upto=session.index)
-        if engine.backend.repeatable:
-            profiles = engine.backend.profiles(session.selector.needs)
-        ask_again(session, part(arrays, ASK), meta["ask"], profiles)
-        engine.load_state_dict(arrays, {int(k): v for k, v in meta["out"].items()})
-        model = engine.model.params if "model" in session.selector.needs else None
-        result = result_from(session.index, part(arrays, RESULT), meta["score"], model)
-        engine.told(result, meta["row"], {int(k): v for k, v in meta["reasons"].items()})
-        return session.index
+        ask_again(session, part(arrays, ASK), meta["ask"], part(arrays, PROFILE) if profiles is None else profiles)
+        result = result_from(session.index, part(arrays, RESULT), meta["score"], None)
+        return arrays, Closing(result, meta["row"], _numbers(meta["reasons"]), _numbers(meta["out"]))
 
-    def _check(self, engine: RoundEngine, meta: Mapping[str, Any]) -> None:
+    def _check(self, session: Session, meta: Mapping[str, Any]) -> None:
         for key, value in self.identity.items():
             if meta.get(key) != value:
                 raise StateMismatch(
                     "snapshot", f"it was made with another {key}", "resume with the same data, settings and seed"
                 )
-        journal = engine.session.journal
+        journal = session.journal
         if journal is not None and "journal" in meta:
             length, head = meta["journal"]
             if not journal.holds(int(length), bytes.fromhex(head)):
@@ -144,6 +146,10 @@ class Recovery:
                     "it lacks records that were there when the snapshot was made",
                     "restore it from a copy, or remove the snapshots to start from the beginning",
                 )
+
+
+def _numbers(reasons: Mapping[str, str]) -> dict[int, str]:
+    return {int(k): v for k, v in reasons.items()}
 
 
 def _texts(reasons: Mapping[int, str]) -> dict[str, str]:

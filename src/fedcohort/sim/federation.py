@@ -303,7 +303,7 @@ class Federation:
         self.flight = joined(self.flight, own)
 
     def _landing(self, until: float, enough: int) -> Arrivals:
-        """Asynchronous: those that arrive next, until `enough` replies are here at the most or one client has failed."""
+        """Asynchronous: those that arrive next, at most until `enough` replies are here or one client has failed."""
         if not self.flight:
             self.clock = max(self.clock, until)
             return Arrivals.nothing(timed_out=True)

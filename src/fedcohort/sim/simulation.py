@@ -94,4 +94,4 @@ class Simulation:
 
     def resume(self) -> int:
         """Go back to the newest snapshot; the round to continue with (0: from the start)."""
-        return self.engine.recovery.resume(self.engine)
+        return self.engine.resume()

@@ -70,7 +70,7 @@ class FlowerBackend:
         )
         self.clients = Clients(self.driver, self._requirements(measure, abilities), settings.max_privacy)
         self.here = Attendance(settings, self.driver, self.clients)
-        self.questions = Questions(self)
+        self.questions = Questions(settings, self.driver, self.clients, self.here, self.validator)
         self.server_evaluator = evaluator
         self.train_config = self.evaluate_config = ConfigRecord()
         self.evaluate_fn: EvaluateFn | None = None
@@ -135,8 +135,8 @@ class FlowerBackend:
 
     def probe(self, index: int, model: Model, clients: Index, names: frozenset[str]) -> Probed:
         """Ask clients about the current model."""
-        del index, model
-        self._probed = self.questions.probe(clients, names)
+        self.sync(model)
+        self._probed = self.questions.probe(index, self.arrays, self.train_config, clients, names)
         return self._probed
 
     def plan(self, index: int, cohort: Cohort) -> Plan:
@@ -275,8 +275,9 @@ class FlowerBackend:
         del last
         self.sync(model)
         found = {f"train.{k}": v for k, v in self.aggregator.metrics.items()}
-        if self.send:
-            found.update({f"evaluate.{k}": v for k, v in self.questions.evaluate(index).items()})
+        if self.send and isinstance(self.aggregator, StrategyAggregator):
+            measured = self.questions.evaluate(self.aggregator, index, self.arrays, self.evaluate_config)
+            found.update({f"evaluate.{k}": v for k, v in measured.items()})
         central = self.evaluate_fn(index + 1, self.arrays) if self.evaluate_fn is not None else None
         found.update({f"server.{k}": v for k, v in (central or {}).items()})
         scores = (found.get(f"{side}.{self.settings.score}") for side in ("server", "evaluate"))

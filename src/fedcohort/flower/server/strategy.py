@@ -223,7 +223,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
                 backend.memory.create(header)
             self._backend, self._engine = backend, self._make_engine(settings, backend, method)
             if resumed:
-                done = self._engine.recovery.resume(self._engine)
+                done = self._engine.resume()
                 log.info("resumed: %d rounds are done, next is round %d", done, done + 1)
             backend.sync(self._engine.model)
             backend.index = self._engine.session.index
