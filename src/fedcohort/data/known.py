@@ -25,7 +25,7 @@ ROWS = 2_000_000  # no known set has more samples; full FEMNIST has 805,263
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownDataset:
     """One dataset: its form, its normalisation, and where its files may be."""
 
     title: str
@@ -57,8 +57,8 @@ class Known:
         return np.ascontiguousarray(x)
 
 
-KNOWN: dict[str, Known] = {
-    "cifar10": Known(
+KNOWN: dict[str, KnownDataset] = {
+    "cifar10": KnownDataset(
         "CIFAR-10, 10 classes of pictures",
         (3, 32, 32),
         10,
@@ -67,7 +67,7 @@ KNOWN: dict[str, Known] = {
         (50_000, 10_000),
         "32e5966899bde482c0ef7d076bf69809b4b1488c806f657a814cfca4646ec493",
     ),
-    "mnist": Known(
+    "mnist": KnownDataset(
         "MNIST, handwritten digits",
         (1, 28, 28),
         10,
@@ -76,16 +76,16 @@ KNOWN: dict[str, Known] = {
         (60_000, 10_000),
         "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16",
     ),
-    "fashion-mnist": Known(
+    "fashion-mnist": KnownDataset(
         "Fashion-MNIST, articles of clothing", (1, 28, 28), 10, 1 / (255 * 0.3530), -0.2860 / 0.3530
     ),
-    "femnist": Known("FEMNIST by writer (LEAF)", (1, 28, 28), 62, 1 / 255),
-    "har": Known("Human activities by volunteer (UCI)", (128, 6), 6),
-    "mobifall": Known("Falls and daily activities by volunteer (MobiFall)", (128, 6), 2),
+    "femnist": KnownDataset("FEMNIST by writer (LEAF)", (1, 28, 28), 62, 1 / 255),
+    "har": KnownDataset("Human activities by volunteer (UCI)", (128, 6), 6),
+    "mobifall": KnownDataset("Falls and daily activities by volunteer (MobiFall)", (128, 6), 2),
 }
 
 
-def read_layouts(path: Path, known: Known | None) -> Arrays:
+def read_layouts(path: Path, known: KnownDataset | None) -> Arrays:
     """An .npz file in either layout: x_train, y_train, x_test, y_test; or x, y with client and scale optional."""
 
     def limits(name: str) -> ReadLimits | None:
