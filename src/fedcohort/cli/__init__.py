@@ -1,1 +1,1 @@
-"""Argument parsing only."""
+"""The command line: arguments in, texts out; the work is done elsewhere."""
