@@ -7,6 +7,8 @@ import pytest
 
 import fedcohort as fc
 from fedcohort.errors import BadParameter, ConfigError, FedcohortError
+from fedcohort.experiment import run as running
+from fedcohort.experiment.config import RunConfig
 from fedcohort.registry.lookup import make_world_spec
 
 
@@ -96,3 +98,11 @@ def test_task_from_checks_what_it_is_given():
     for wrong, words in (({"classes": "a"}, "classes"), ({"classes": 2.5}, "classes"), ({"scale": "a"}, "scale")):
         with pytest.raises(FedcohortError, match=words):
             fc.Dataset.from_arrays(x, y, **wrong)
+
+
+def test_a_run_builds_its_world_and_task_once(tmp_path, monkeypatch):
+    built, original = [], running.build_world_for
+    monkeypatch.setattr(running, "build_world_for", lambda *given: built.append(1) or original(*given))
+    running.run(RunConfig(task="digits-softmax", rounds=1, cohort_size=3), tmp_path / "r")
+    running.resume(tmp_path / "r")
+    assert len(built) == 2  # one each

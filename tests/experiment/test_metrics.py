@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score
 from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.metrics import run_metrics as m
-from fedcohort.experiment.metrics.stored_metrics import METRICS, RunRecord, evenness, measure, metric, correct_labels
+from fedcohort.experiment.metrics.stored_metrics import METRICS, RunRecord, correct_labels, evenness, measure, metric
 from fedcohort.experiment.run import build
 from fedcohort.rounds.history import History
 

@@ -146,9 +146,9 @@ def _complete(
     simulation.attach(journal, Snapshots(files.snapshots))
     simulation.resume()
     history = simulation.run(on_round)
-    measure = getattr(simulation.task, "client_accuracy", None)
-    if measure is not None:
-        each = [float(a) if math.isfinite(a) else None for a in measure(simulation.model)]
+    accuracy = simulation.task.client_accuracy(simulation.model)
+    if accuracy is not None:
+        each = [float(a) if math.isfinite(a) else None for a in accuracy]
         write_durably(files.clients, json.dumps({"accuracy": each}).encode())
     lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in history.rows)
     write_durably(files.metrics, lines.encode())

@@ -41,7 +41,7 @@ def order(values: ArrayLike) -> NDArray[np.int64]:
 @lru_cache(maxsize=64)
 def _traits(world: str, task: str, seed: int) -> tuple[Traits, str]:
     try:
-        built: Any = RunRecord(RunConfig(world=world, task=task, seed=seed), History(0)).world
+        built = RunRecord(RunConfig(world=world, task=task, seed=seed), History(0)).world
         return {
             "skew": built.divergence(),
             "noise": 1.0 - np.where(built.train.sizes > 0, correct_labels(built), 1.0),

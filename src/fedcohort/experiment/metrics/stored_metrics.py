@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from fedcohort.experiment.store import client_accuracy
 from fedcohort.protocols import World
 from fedcohort.registry.lookup import make_task_spec, make_world_spec
 from fedcohort.rounds.history import History
+
+if TYPE_CHECKING:
+    from fedcohort.worlds.built_world import BuiltWorld
 
 Value = float | None
 
@@ -38,7 +41,7 @@ class RunRecord:
     folder: Path | None = None  # where the run is, for what only its journal knows
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> BuiltWorld:
         """The world the run took place in, built again: what an oracle knows."""
         return build_world_for(make_world_spec(self.config.world), make_task_spec(self.config.task), self.config.seed)
 
