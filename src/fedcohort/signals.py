@@ -36,6 +36,7 @@ class Signal:
     privacy: int  # 0 .. 3
     about: str
     optional: bool = False  # NaN means "could not be measured here" (no local validation data), not a broken reply
+    model_sized: bool = False  # as large as the model or its last layer: a journal keeps only a digest of it
 
 
 _ALL = (
@@ -94,10 +95,10 @@ _ALL = (
     ),
     # computed by the server
     Signal("delta_norm", "1", "server", 0, 1, "norm of the update"),
-    Signal("delta", "1", "server", 0, 2, "the update itself, already uploaded"),
-    Signal("last_layer_delta", "1", "server", 0, 2, "the last layer's part of the update"),
-    Signal("weights", "1", "server", 0, 2, "the locally trained parameters, already uploaded"),
-    Signal("model", "1", "server", 0, 0, "the new global parameters (RoundResult.model)"),
+    Signal("delta", "1", "server", 0, 2, "the update itself, already uploaded", model_sized=True),
+    Signal("last_layer_delta", "1", "server", 0, 2, "the last layer's part of the update", model_sized=True),
+    Signal("weights", "1", "server", 0, 2, "the locally trained parameters, already uploaded", model_sized=True),
+    Signal("model", "1", "server", 0, 0, "the new global parameters (RoundResult.model)", model_sized=True),
     # probes
     Signal("probe_loss", "nats", "probe", 4, 1, "cross-entropy of the broadcast model on local training data"),
     Signal("probe_batch_loss", "nats", "probe", 4, 1, "the same on one mini-batch"),
@@ -118,11 +119,21 @@ _ALL = (
         "FLASH's robust loss of the broadcast model on training data",
     ),
     Signal("probe_grad_norm", "1", "probe", 4, 1, "norm of the full-batch gradient at the broadcast model"),
-    Signal("probe_weights", "1", "probe", -1, 2, "parameters after one local epoch from the broadcast model"),
+    Signal(
+        "probe_weights",
+        "1",
+        "probe",
+        -1,
+        2,
+        "parameters after one local epoch from the broadcast model",
+        model_sized=True,
+    ),
     Signal("probe_accuracy", "share", "probe", 4, 1, "accuracy of the broadcast model on local training data"),
 )
 
 SIGNALS: dict[str, Signal] = {s.name: s for s in _ALL}
+MODEL_SIZED = frozenset(s.name for s in _ALL if s.model_sized)
+PRIVACY_LEVELS = ("P0", "P1", "P2", "P3")
 
 
 def get(name: str) -> Signal:
@@ -153,6 +164,3 @@ def privacy(names: Iterable[str]) -> int:
     3
     """
     return max((get(n).privacy for n in names), default=0)
-
-# signals as large as the model (or its last layer): a journal keeps only digests of them
-MODEL_SIZED = frozenset({"delta", "weights", "last_layer_delta", "probe_weights", "model"})

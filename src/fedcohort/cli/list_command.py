@@ -13,7 +13,7 @@ from rich.table import Table
 from fedcohort.cli.progress import plain
 from fedcohort.errors import FedcohortError, UnknownName
 from fedcohort.registry import lookup as registry
-from fedcohort.signals import SIGNALS, privacy
+from fedcohort.signals import PRIVACY_LEVELS, SIGNALS, privacy
 
 WHAT = ("selectors", "methods", "worlds", "tasks", "signals", "runs")
 
@@ -47,7 +47,9 @@ def show_command(
     if name in SIGNALS:
         s = SIGNALS[name]
         size = "one float per parameter" if s.bytes < 0 else f"{s.bytes} bytes"
-        return console.print(f"{s.name}: {s.about}\nunit {s.unit}, side {s.side}, {size}, privacy P{s.privacy}")
+        return console.print(
+            f"{s.name}: {s.about}\nunit {s.unit}, side {s.side}, {size}, privacy {PRIVACY_LEVELS[s.privacy]}"
+        )
     known = [n for kind in registry.KINDS for n in registry.names(kind)] + list(SIGNALS)
     raise UnknownName.among("entry", name, known)
 
@@ -71,7 +73,9 @@ def _show_class(console: Console, kind: str, name: str) -> None:
     console.print(f"\n[bold]In short[/]: {about}\n")
     if kind == "selector":
         needs = _needs(made)
-        console.print(f"[bold]Signals[/]: {', '.join(sorted(needs)) or 'none'} (privacy P{privacy(needs)})")
+        console.print(
+            f"[bold]Signals[/]: {', '.join(sorted(needs)) or 'none'} (privacy {PRIVACY_LEVELS[privacy(needs)]})"
+        )
         console.print(f"[bold]Cost per round[/]: {found.cost}")
     console.print("[bold]Parameters[/]:")
     for parameter in registry.parameters(made).values():
@@ -93,7 +97,14 @@ def _catalogue(kind: str) -> Table:
         table = _table("name", "family", "paper", "signals", "privacy", "cost per round")
         for name, found in registry.entries(kind).items():
             needs = _needs(registry.load(kind, name))
-            row = (name, found.family, found.paper, ", ".join(sorted(needs)) or "-", f"P{privacy(needs)}", found.cost)
+            row = (
+                name,
+                found.family,
+                found.paper,
+                ", ".join(sorted(needs)) or "-",
+                PRIVACY_LEVELS[privacy(needs)],
+                found.cost,
+            )
             table.add_row(*row)
         return table
     if kind == "method":
@@ -112,7 +123,12 @@ def _signals() -> Table:
     table = _table("name", "side", "unit", "bytes", "privacy", "what it is")
     for s in SIGNALS.values():
         table.add_row(
-            s.name, s.side, s.unit, "4 x parameters" if s.bytes < 0 else str(s.bytes), f"P{s.privacy}", s.about
+            s.name,
+            s.side,
+            s.unit,
+            "4 x parameters" if s.bytes < 0 else str(s.bytes),
+            PRIVACY_LEVELS[s.privacy],
+            s.about,
         )
     return table
 
