@@ -50,7 +50,7 @@ class DemoResult:
     histories: dict[str, list[History]] = field(default_factory=dict)
     speed: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # seed -> seconds of a typical round
 
-    def summary(self, selector: str) -> dict[str, Interval]:
+    def summary(self, selector: str) -> dict[str, SeedInterval]:
         """Mean and interval over seeds of what the final table shows."""
         found = self.histories.get(selector, [])
         reached = [h.reached(self.plan.target) for h in found]
@@ -64,7 +64,7 @@ class DemoResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class SeedInterval:
     """A mean over seeds with a bootstrap interval; `count` of `total` seeds have a value at all."""
 
     mean: float
@@ -74,12 +74,12 @@ class Interval:
     total: int
 
 
-def interval(values: list[float], total: int) -> Interval:
+def interval(values: list[float], total: int) -> SeedInterval:
     """Mean and 95 % bootstrap interval. No value at all: NaN, count 0."""
     if not values:
-        return Interval(float("nan"), float("nan"), float("nan"), 0, total)
+        return SeedInterval(float("nan"), float("nan"), float("nan"), 0, total)
     low, high = bootstrap(np.array(values), generator(0, "interval"))
-    return Interval(float(np.mean(values)), low, high, len(values), total)
+    return SeedInterval(float(np.mean(values)), low, high, len(values), total)
 
 
 def steps(plan: DemoPlan) -> Iterator[tuple[DemoResult, str, int, History]]:

@@ -9,7 +9,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedcohort.experiment.demo import DemoResult, Interval
+from fedcohort.experiment.demo import DemoResult, SeedInterval
 from fedcohort.experiment.metrics.run_metrics import NOT_REACHED
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def final_table(result: DemoResult) -> Table:
     return table
 
 
-def _cell(value: Interval, form: str) -> str:
+def _cell(value: SeedInterval, form: str) -> str:
     if value.count == 0:
         return NOT_REACHED
     text = f"{form.format(value.mean)} ({form.format(value.low)}-{form.format(value.high)})"
