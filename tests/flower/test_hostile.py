@@ -208,3 +208,69 @@ def test_strategy_that_cannot_aggregate_leaves_the_model_and_the_run_alone():
     result = start(strategy, grid, rounds=3)
     assert [row["filtered"] for row in strategy.history] == [0.0, 3.0, 0.0]
     np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[1], 2.0)  # two of three rounds added one
+
+
+# -- names and texts from outside are bounded before they are kept ---------------------------------------------------
+
+LONG, FORGED = "n" * 20_000_000, "loss\x1b[2J\nround 9: all is well"
+BRICKS = {
+    "a long metric name": lambda m: both(honest(m), metrics(**{LONG: 1.0})),
+    "many metrics": lambda m: both(honest(m), MetricRecord({f"m{i}": 1.0 for i in range(300_000)})),
+    "a long array name": lambda m: both(honest(m, **{LONG: ZERO}), metrics()),
+    "many arrays": lambda m: both(honest(m, **{f"a{i}": ZERO for i in range(3_000)}), metrics()),
+    "a forged log line": lambda m: both(honest(m, **{FORGED: ZERO}), metrics()),
+    "a forged metric": lambda m: both(honest(m), metrics(**{FORGED: 1.0})),
+    "a long error": lambda m: Error(2, LONG),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BRICKS))
+def test_nothing_from_outside_can_make_the_state_folder_unreadable(name, tmp_path, caplog):
+    """The next process resumes, the journal verifies, and no control character reaches the log."""
+    from fedcohort.experiment.verify import verify
+
+    for rounds in (2, 3):
+        grid = FakeGrid([FakeClient(str(i)) for i in range(4)])
+        grid.clients[1001].train = BRICKS[name]
+        strategy = CohortStrategy(
+            FedAvg(fraction_evaluate=0.0),
+            selector="uniform",
+            cohort_size=4,
+            deadline=9.0,
+            state_dir=tmp_path,
+            **timing(grid),
+        )
+        start(strategy, grid, rounds=rounds)
+        row = strategy.history[-1]
+        assert (row["ok"], row["rejected"] + row["failed"]) == (3.0, 1.0)
+    reasons = [why for found in strategy._engine.history.reasons for why in found.values()]
+    assert reasons
+    assert all(len(why) <= 200 and why.isprintable() for why in reasons)
+    assert not [r for r in caplog.records if "\x1b" in r.getMessage() or "\n" in r.getMessage().strip("\t\n")]
+    assert verify(tmp_path).rounds == 3
+
+
+@pytest.mark.parametrize(
+    "bent", [{"app-version": LONG}, {"app-version": FORGED}, {"id": LONG}, {"id": FORGED}, {"provides": ["x"] * 10**6}]
+)
+def test_a_registration_cannot_either(bent, tmp_path):
+    class Bent(FakeClient):
+        def register(self, message):
+            answer = super().register(message)
+            answer[wire.REQUEST].update(bent)
+            return answer
+
+    for rounds in (1, 2):
+        grid = FakeGrid([Bent("0"), FakeClient("1"), FakeClient("2")])
+        strategy = CohortStrategy(
+            FedAvg(fraction_evaluate=0.0),
+            selector="uniform",
+            cohort_size=2,
+            deadline=9.0,
+            state_dir=tmp_path,
+            app_version="" if "app-version" in bent else None,
+            **timing(grid),
+        )
+        start(strategy, grid, rounds=rounds)
+    assert strategy.history[-1]["ok"] == 2.0
+    assert all(len(why) <= 200 and why.isprintable() for _, why in strategy._backend.clients.refused.values())

@@ -37,6 +37,8 @@ def pack(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any] | None = No
         chunks.append(raw)
         offset += len(raw)
     header = json.dumps({"meta": meta or {}, "arrays": index, "size": offset}, sort_keys=True).encode()
+    if len(header) > _MAX_HEADER:
+        raise PackError(f"names and texts of {len(header)} bytes, more than the {_MAX_HEADER} that can be read back")
     return b"".join([_MAGIC, len(header).to_bytes(8, "little"), header, *chunks])
 
 

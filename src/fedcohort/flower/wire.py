@@ -22,6 +22,7 @@ SIGNALS = "fedcohort.signals"  # MetricRecord of a reply: scalar signals
 VECTORS = "fedcohort.vectors"  # ArrayRecord of a reply: vector signals
 REGISTER = "query.fedcohort_register"
 PROBE = "query.fedcohort_probe"
+MAX_METRICS, MAX_NAME = 200, 200  # metrics of one reply, characters of a name
 _NPY_HEAD = 4096  # more than any header of a plain array needs
 
 
@@ -60,8 +61,14 @@ def read_array(array: Any, key: str, *, shape: tuple[int, ...] | None = None, mo
 def numbers(record: MetricRecord) -> dict[str, float | list[float]]:
     """The finite numbers of a metric record."""
     out: dict[str, float | list[float]] = {}
+    if len(record) > MAX_METRICS:
+        raise Refused(f"metrics-too-many:{len(record)}")
     for key, value in record.items():
+        if not 0 < len(str(key)) <= MAX_NAME or not str(key).isprintable():
+            raise Refused("metric-name")
         values = list(value) if isinstance(value, list) else [value]
+        if len(values) > MAX_METRICS:
+            raise Refused(f"metric-too-long:{key}")
         if not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
             raise Refused(f"metric-not-finite:{key}")
         out[str(key)] = value

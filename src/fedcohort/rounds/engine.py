@@ -44,7 +44,7 @@ from fedcohort.rounds.over_selection import BackOff, OverSelection
 from fedcohort.rounds.policy import RoundPolicy
 from fedcohort.rounds.recovery import Closing, Recovery
 from fedcohort.rounds.session import Session
-from fedcohort.rounds.validation import Limits
+from fedcohort.rounds.validation import Limits, shown
 from fedcohort.signals import of_side
 from fedcohort.types import STALENESS, Arrays, Cohort, Index, Model, Outcome, Plan, Probed, Real, RoundResult, Signals
 
@@ -156,7 +156,8 @@ class RoundEngine:
             model=self.model.params if "model" in self._needs else None,
         )
         row = self._row(rnd, result, measured, info)
-        closing = Closing(result, row, landed.reasons, self.out.reasons)
+        reasons = {client: shown(why) for client, why in landed.reasons.items()}
+        closing = Closing(result, row, reasons, self.out.reasons)
         repeatable = self.backend.repeatable
         self.recovery.save(self.session, self.state_dict, closing, repeatable=repeatable, last=last)
         return self._tell(closing)  # the journal is told when the end of the round is durable

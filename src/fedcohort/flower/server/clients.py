@@ -24,9 +24,11 @@ from fedcohort.flower import wire
 from fedcohort.flower.server.driver import Arrival, Driver
 from fedcohort.flower.wire import Refused
 from fedcohort.rounds.roster import Roster
+from fedcohort.rounds.validation import shown
 from fedcohort.types import Arrays, Index
 
 _LONGEST_ID = 200
+_MOST_VALUES = 10_000  # entries of a list that a client may send about itself
 _NEWER = "a newer node answers to its id"
 IDENTITIES = ("client-id", "public-key")
 SERVER_SIDE = frozenset({"expected_seconds", "delta_norm", "delta", "weights", "last_layer_delta", "model"})
@@ -200,7 +202,7 @@ class Clients:
         provides = frozenset(str(s) for s in _texts(body, "provides") if s in catalogue.SIGNALS)
         scalars, _ = wire.own(arrival.message.content)
         profile = {n: _profile(n, scalars) for n in catalogue.of_side(self.terms.signals, "profile") if n in scalars}
-        app = str(body.get("app-version", ""))
+        app = shown(str(body.get("app-version", "")), _LONGEST_ID)
         return ClientInfo(self._name(node, name), app, provides, frozenset(_texts(body, "abilities")), profile)
 
     def _name(self, node: int, said: str) -> str:
@@ -261,6 +263,7 @@ class Clients:
         return None
 
     def _refuse(self, node: int, name: str, why: str) -> None:
+        why = shown(why)
         self.refused[node] = (name, why)
         self.news[name] = why
         log.warning("client %s is refused: %s", name, why)
@@ -268,12 +271,14 @@ class Clients:
 
 def _texts(body: ConfigRecord, key: str) -> list[str]:
     value = body.get(key, [])
-    return [str(v) for v in value] if isinstance(value, list) else []
+    return [str(v)[:_LONGEST_ID] for v in value[:_MOST_VALUES]] if isinstance(value, list) else []
 
 
 def _profile(name: str, scalars: Mapping[str, Any]) -> Any:
     value = scalars[name]
     values = value if isinstance(value, list) else [value]
+    if len(values) > _MOST_VALUES:
+        raise Refused(f"its {name} has {len(values)} entries")
     if not all(isinstance(v, int | float) and math.isfinite(v) and 0 <= v <= 1e12 for v in values):
         raise Refused(f"its {name} is {value!r}")
     if isinstance(value, list) != (name == "label_histogram"):
