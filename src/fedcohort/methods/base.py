@@ -1,15 +1,13 @@
 """What all aggregation methods share: state, guards, order, buffers, and weighted sums in double precision.
 
-A method overrides `prepare` (its client half) and `combine` (its server half). Around `combine`, :class:`MethodBase`
-ensures that
+A method overrides `prepare` (its client half) and `combine` (its server half). Around `combine` it is ensured that
 
 * rows come in ascending client order, so that arrival order cannot change a bit;
 * rows with a non-finite update or weight are left out (accepted = False);
 * with no row left, model and server state stay exactly as they are;
 * buffers and counters are merged by policy and never touched by server mathematics.
 
-What a method remembers between rounds is its `state`, usually a :class:`~fedcohort.core.table.Table`;
-:class:`StatefulMethod` saves and loads it.
+What a method remembers between rounds is its `state`, usually a :class:`~fedcohort.core.table.Table`.
 """
 
 from __future__ import annotations
@@ -56,14 +54,28 @@ class Step:
     info: Mapping[str, float] = field(default_factory=dict)
 
 
-class StatefulMethod:
-    """Saves and loads `state`. Subclasses with something to remember set `state`, and `prefix` where they want one."""
+class GuardedMethod:
+    """Gives `apply` sound rows in order, and saves and loads `state`. Subclasses that remember something set it."""
 
     name: ClassVar[str] = ""
     exempt: Mapping[str, str] = MappingProxyType({})  # clause of fedcohort.testing.MethodContract -> why it cannot hold
     asynchronous: bool = True  # whether an update may be older than the server's state
     state: MethodState = Table()  # a table without fields: nothing to remember
     prefix: str = ""  # of the keys under which the state is saved
+
+    def aggregate(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
+        """Leave out rows that cannot be computed with; without any row left nothing changes."""
+        accepted = np.zeros(len(updates), np.bool_)
+        usable = usable_rows(updates)
+        if usable.size == 0:
+            return Aggregated(model, accepted)
+        done = self.apply(model, updates.rows(usable), context)
+        accepted[usable] = done.accepted
+        return Aggregated(done.model, accepted, dict(done.info))
+
+    def apply(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
+        """The server half on at least one finite row, in ascending client order."""
+        raise NotImplementedError
 
     def state_dict(self) -> Arrays:
         """Server state as arrays."""
@@ -91,7 +103,7 @@ class StatefulMethod:
         """Raise TableError for a state of the right form that this method cannot have written."""
 
 
-class MethodBase(StatefulMethod):
+class MethodBase(GuardedMethod):
     """Base of the aggregation methods: set `name`, override `combine`, and `prepare` where clients train differently.
 
     `buffers` says what becomes of float buffers (BN statistics): "average" with weights n_k, or "server_keep".
@@ -113,20 +125,14 @@ class MethodBase(StatefulMethod):
         del model, clients
         return plan
 
-    def aggregate(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
-        """Guard, combine, merge buffers."""
-        accepted = np.zeros(len(updates), np.bool_)
-        usable = usable_rows(updates)
-        if usable.size == 0:
-            return Aggregated(model, accepted)
-        rows = updates.rows(usable)
-        step = self.combine(model, rows, context)
-        accepted[usable] = step.kept
+    def apply(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
+        """Combine, then merge buffers."""
+        step = self.combine(model, updates, context)
         if not step.kept.any():
-            return Aggregated(model, accepted, dict(step.info))
-        merged = self.merge(model, rows.rows(step.kept))
+            return Aggregated(model, step.kept, step.info)
+        merged = self.merge(model, updates.rows(step.kept))
         params = (model.params.astype(np.float64) + step.change).astype(np.float32)
-        return Aggregated(Model(params, *merged), accepted, dict(step.info))
+        return Aggregated(Model(params, *merged), step.kept, step.info)
 
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """The server half on at least one finite row, in ascending client order."""

@@ -1,8 +1,7 @@
 """A method around another one: leave some rows out, let the inner method combine the rest, then perhaps refine.
 
 The inner method never sees what was left out, so state that it keeps per client and at the server (SCAFFOLD's
-variates) changes for both or for neither. Rows reach `choose` finite and in ascending client order, as in
-:class:`~fedcohort.methods.base.MethodBase`.
+variates) changes for both or for neither.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.methods.base import StatefulMethod, usable_rows
+from fedcohort.methods.base import GuardedMethod
 from fedcohort.methods.fedavg import FedAvg
 from fedcohort.protocols import Aggregated, Aggregation, Exempting, Method
 from fedcohort.types import Arrays, Index, Mask, Model, Plan, Updates
@@ -21,7 +20,7 @@ from fedcohort.types import Arrays, Index, Mask, Model, Plan, Updates
 INNER = "inner."  # prefix of the inner method's state
 
 
-class MethodWrapper(StatefulMethod):
+class MethodWrapper(GuardedMethod):
     """Delegates to `inner` (FedAvg by default). Subclasses override `choose`, `refine`, or both."""
 
     def __init__(self, *, inner: Method | None = None) -> None:
@@ -34,19 +33,15 @@ class MethodWrapper(StatefulMethod):
         """The inner method's client half."""
         return self.inner.prepare(plan, model, clients)
 
-    def aggregate(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
-        """Guard, choose, combine, refine."""
-        accepted = np.zeros(len(updates), np.bool_)
-        usable = usable_rows(updates)
-        if usable.size == 0:
-            return Aggregated(model, accepted)
-        rows = updates.rows(usable)
-        kept, info = self.choose(model, rows, context)
+    def apply(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
+        """Choose, combine, refine."""
+        kept, info = self.choose(model, updates, context)
         if not kept.any():
-            return Aggregated(model, accepted, info)
-        inside = rows.rows(kept)
+            return Aggregated(model, kept, info)
+        inside = updates.rows(kept)
         done = self.inner.aggregate(model, inside, self.narrowed(context, inside))
-        accepted[usable[kept]] = done.accepted
+        accepted = np.zeros(len(updates), np.bool_)
+        accepted[kept] = done.accepted
         if not done.accepted.any():
             return Aggregated(done.model, accepted, {**done.info, **info})
         refined, more = self.refine(model, done.model, inside.rows(done.accepted), context)
