@@ -70,6 +70,7 @@ ENTRIES: tuple[CatalogueEntry, ...] = (
     ),
     _selector("divfl", "divfl:DivFL", "diversity", "Balakrishnan et al. 2022"),
     _selector("clustered", "clustered:Clustered", "diversity", "Fraboni et al. 2021"),
+    _selector("ledger", "ledger:Ledger", "debts", "ours; docs/ledger.md", "8 bytes a reply"),
     _selector("warm-up", "wrappers.warm_up:WarmUp", "wrapper", "-", "that of the inner selector"),
     _selector("explore", "wrappers.explore:Explore", "wrapper", "-", "that of the inner selector"),
     _selector("quota", "wrappers.quota:Quota", "wrapper", "after Huang et al. 2021", "that of the inner selector"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedcohort.selectors.flash import Flash as Flash
     from fedcohort.selectors.flash_rl import FlashRL as FlashRL
     from fedcohort.selectors.hetero_select import HeteroSelect as HeteroSelect
+    from fedcohort.selectors.ledger import Ledger as Ledger
     from fedcohort.selectors.linucb import LinUCB as LinUCB
     from fedcohort.selectors.neural_bandit import NeuralBandit as NeuralBandit
     from fedcohort.selectors.oort import Oort as Oort
@@ -70,6 +71,7 @@ else:
             "fedcor": ("FedCor",),
             "divfl": ("DivFL",),
             "clustered": ("Clustered",),
+            "ledger": ("Ledger",),
             "wrappers.warm_up": ("WarmUp",),
             "wrappers.explore": ("Explore",),
             "wrappers.quota": ("Quota",),

@@ -1,0 +1,117 @@
+"""Ledger, eq. 8: the search for the cohort, by a bound on the seconds and then by swaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.types import Index, Real
+
+Double = NDArray[np.float64]
+BOUNDS = 24  # on the seconds
+POOL = 4  # times K clients are left below the best bound
+VISITS = 1000  # members that may be exchanged at most, over three passes
+EXACT = 8192  # rows from which bounds are taken from a sample of this many
+GAIN = 1e-9  # a swap must bring more
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The weights of eq. 8."""
+
+    pace: float  # V
+    balance: float  # rho
+    data: float  # v
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a round may take: bounds on the log-seconds, ascending, the last one lets everybody in."""
+
+    bounds: Double
+    usual: float  # T0, seconds
+
+
+def pace_of(log_seconds: Real, k: int, rng: np.random.Generator) -> Pace:
+    """Up to 24 bounds, from the k fastest to all, in equal steps of the number of clients; T0."""
+    n = log_seconds.size
+    some = log_seconds if n <= EXACT else log_seconds[rng.integers(0, n, EXACT)]
+    ordered = np.sort(some).astype(np.float64)
+    upto = np.linspace(k, n, min(BOUNDS, n - k + 1)).astype(np.int64)
+    bounds = np.unique(ordered[np.maximum(upto * ordered.size // n, 1) - 1])
+    bounds[-1] = max(bounds[-1], float(log_seconds.max()))
+    return Pace(bounds, float(np.quantile(np.exp(ordered), 1 - 1 / k if k > 1 else 0.5)))
+
+
+def within_best_bound(
+    owed: Double, log_seconds: Real, samples: Real, k: int, pace: Pace, terms: Terms
+) -> tuple[Index, float]:
+    """The 4 k largest debts below the best bound, largest first, and that bound in seconds."""
+    mean, rows = float(samples.mean(dtype=np.float64)), _relevant(owed, log_seconds, POOL * k, pace)
+    place = np.searchsorted(pace.bounds, log_seconds[rows])
+    order = np.argsort(place, kind="stable")
+    start = np.searchsorted(place, np.arange(pace.bounds.size + 1), sorter=order)
+    kept, best, found = rows[:0], -np.inf, (rows, 0.0)
+    for b, seconds in enumerate(np.exp(pace.bounds)):
+        kept = np.concatenate([kept, rows[order[start[b] : start[b + 1]]]])
+        kept = kept[np.argsort(-owed[kept], kind="stable")[: POOL * k]]
+        if kept.size < k:
+            continue
+        top = kept[:k]
+        value = owed[top].sum() - terms.data * k * mean / samples[top].sum(dtype=np.float64)
+        value -= terms.pace * k * seconds / pace.usual
+        if value > best + 1e-12:
+            best, found = value, (kept, float(seconds))
+    return found
+
+
+def _relevant(owed: Double, log_seconds: Real, m: int, pace: Pace) -> Index:
+    """Rows that can be among the m largest debts below some bound: all, or those found in one pass over many."""
+    if owed.size <= EXACT or pace.bounds.size < 2:
+        return np.arange(owed.size)
+    fast = owed[log_seconds <= pace.bounds[1]]
+    if fast.size <= m:
+        return np.arange(owed.size)
+    least = np.partition(fast, fast.size - m)[fast.size - m]
+    return np.flatnonzero((owed >= least) | (log_seconds <= pace.bounds[0]))
+
+
+def exchange(owed: Double, samples: Real, sketch: Real, k: int, usual: float, terms: Terms) -> tuple[Index, Real, Real]:
+    """Start with the k largest debts (the first rows), swap one member at a time while eq. 8 falls.
+
+    `usual` is the mean of n_i over all candidates. Returns the positions of the cohort and, for each of its members,
+    by how much balance and data would be worse without it.
+    """
+    w = samples.astype(np.float64)
+    z = sketch.astype(np.float64) * w[:, None]
+    square = (z * z).sum(axis=1)
+    rho = terms.balance / max(float(square.mean()) / (k * float(w.mean()) ** 2), 1e-12)
+    v = terms.data * k * usual
+    members, inside = np.arange(k), np.arange(w.size) < k
+    total, weight, debt = z[:k].sum(axis=0), float(w[:k].sum()), float(owed[:k].sum())
+    best, idle = rho * float(total @ total) / weight**2 + v / weight - debt, 0
+    for visit in range(min(3 * k, VISITS) if w.size > k else 0):
+        i = members[visit % k]
+        rest, left, owing = total - z[i], weight - w[i] + w, debt - owed[i] + owed
+        value = rho * (float(rest @ rest) + 2 * (z @ rest) + square) / left**2 + v / left - owing
+        value[inside] = np.inf
+        j = int(np.argmin(value))
+        idle += 1
+        if value[j] < best - GAIN:
+            members[visit % k], inside[i], inside[j] = j, False, True
+            total, weight, debt, best, idle = rest + z[j], float(left[j]), float(owing[j]), float(value[j]), 0
+        if idle == k:
+            break
+    return members, *_worth(z[members], w[members], rho, v)
+
+
+def _worth(z: Double, w: Double, rho: float, v: float) -> tuple[Double, Double]:
+    """By how much the balance and the data terms would be worse without each member."""
+    if w.size < 2:
+        return np.zeros(w.size), np.zeros(w.size)
+    total, weight = z.sum(axis=0), float(w.sum())
+    rest, left = total - z, weight - w
+    balance = rho * ((rest * rest).sum(axis=1) / left**2 - float(total @ total) / weight**2)
+    return balance, v / left - v / weight
