@@ -33,3 +33,33 @@ def test_users_meet_a_bad_parameter():
         lookup.make_selector("oort(0.8)")
     with pytest.raises(BadParameter, match="key=literal"):
         catalogue.get("digits-mlp", objective="flash-robust(1.0)")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("oort(a=" + "(" * 3000 + ")" * 900 + ")", "key=literal"),
+        ("oort(a=" + "[" * 1900 + "]" * 1900 + ")", "key=literal"),
+        ("oort(a=" + "-" * 3900 + "1)", "key=literal"),
+        ("o" * 5000, "at most 4000"),
+        ("oort(explore=0.5, explore=0.6)", "explore is given 2 times"),
+    ],
+)
+def test_hostile_texts_are_answered_in_one_sentence(text, words):
+    with pytest.raises(SpecStringError, match=words):
+        parse(text)
+    with pytest.raises(BadParameter, match=words):
+        lookup.make_selector(text)
+
+
+@pytest.mark.parametrize("text", ["flash(context=0)", "flash(refresh=1)", "oort(explore='a')", "oort(explore=True)"])
+def test_values_of_the_wrong_kind_are_named(text):
+    with pytest.raises(BadParameter, match="it must be"):
+        lookup.make_selector(text)
+
+
+def test_what_would_not_fit_into_memory_is_refused():
+    with pytest.raises(BadParameter, match="clients = 1000000000000"):
+        lookup.make_world_spec("iid-v1(clients=1000000000000)")
+    with pytest.raises(BadParameter, match="hidden = 1000000000000"):
+        catalogue.get("digits-mlp", hidden=10**12)

@@ -10,6 +10,7 @@ import ast
 import re
 from typing import Any
 
+LONGEST = 4000  # characters of a text
 _TEXT = re.compile(r"^\s*([A-Za-z0-9_.\-]+)\s*(?:\((.*)\))?\s*$", re.DOTALL)
 
 
@@ -23,6 +24,9 @@ class SpecStringError(ValueError):
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
     """Split "name(key=literal, ...)" into a name and keyword arguments."""
+    if len(text) > LONGEST:
+        shown = f"{text[:40]!r}... of {len(text)} characters"
+        raise SpecStringError(shown, f"a text has at most {LONGEST}", "write e.g. oort(explore=0.8)")
     match = _TEXT.match(text)
     if not match:
         rule = "it must have the form name(key=value, ...)"
@@ -32,7 +36,13 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         call = ast.parse(f"f({arguments})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
             raise ValueError
+        names = [str(k.arg) for k in call.keywords]
+        if len(set(names)) < len(names):
+            twice = next(n for n in names if names.count(n) > 1)
+            raise SpecStringError(repr(text), f"{twice} is given {names.count(twice)} times", "give it once")
         return name, {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError, TypeError):
+    except SpecStringError:
+        raise
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         rule = "arguments must be key=literal pairs"
         raise SpecStringError(repr(text), rule, "write e.g. oort(explore=0.8, preset='paper')") from None

@@ -39,10 +39,14 @@ class TaskEntry:
     cuts: Mapping[str, Any] = field(default_factory=dict)  # of the data, where they differ from the spec's
 
 
+MAX_WIDTH = 100_000  # of a layer
+
+
 def _widths(hidden: int | tuple[int, ...] | list[int], what: str = "hidden") -> tuple[int, ...]:
     widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
-    fine = all(isinstance(w, int) and w >= 1 for w in widths)
-    check(fine, f"{what} = {hidden!r}", "every width must be a whole number from 1", "use e.g. 64 or (120, 84)")
+    fine = all(isinstance(w, int) and 1 <= w <= MAX_WIDTH for w in widths)
+    rule = f"every width must be a whole number from 1 to {MAX_WIDTH:,}"
+    check(fine, f"{what} = {hidden!r}", rule, "use e.g. 64 or (120, 84)")
     return widths
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar
 
-from fedcohort.core.constraints import Choice, CountOrZero, Interval
+from fedcohort.core.constraints import Choice, Interval
 from fedcohort.errors import BadParameter, UnknownName, check, check_fields
 from fedcohort.worlds.allocate import POLICIES
 from fedcohort.worlds.availability import AVAILABILITIES, Always, Availability, Bernoulli
@@ -18,6 +18,7 @@ from fedcohort.worlds.natural import LabelSkew, LabelsPerClient, Natural, Shards
 from fedcohort.worlds.partition import Dominance, FewClass, FlashPartition, Iid, Partition, QuantitySkew
 from fedcohort.worlds.section import Section, canonical_fields, from_dict, table
 
+MAX_CLIENTS = 10**8  # a world of more would not fit into memory
 PARTITIONS: dict[str, type[Partition]] = table(
     Iid,
     Dominance,
@@ -77,7 +78,7 @@ class WorldSpec:
     """
 
     name: str
-    clients: CountOrZero
+    clients: Annotated[int, Interval(0, MAX_CLIENTS)]
     partition: Partition
     noise: Noise = field(default_factory=NoNoise)
     latency: Latency = field(default_factory=Constant)
