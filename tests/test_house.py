@@ -35,7 +35,7 @@ HOMES = {
     "numba": ("engines/fused/",),
     "ray": ("engines/ray_", "experiment/ray_"),
     "rich": ("cli/", "report/plots/"),
-    "sklearn": ("data/",),
+    "sklearn": ("data/", "cli/world_command"),  # the command shows a world on the labels of the digits
     "sqlite3": ("storage/",),
     "starlette": ("dashboard/",),
     "tensorboardX": ("report/export/",),
