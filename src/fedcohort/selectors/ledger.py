@@ -57,7 +57,6 @@ from fedcohort.types import Cohort, Index, Real, Round, RoundResult, Signals
 WIDTH = 32  # of the sketch
 MOST = 3.0  # places that anybody may be owed, or owe
 FEWEST = 3  # usable replies without which medians say nothing
-JITTER = 1e-9  # breaks ties of debts
 PARTS = {  # what is read, and the part of the rule that does without it
     "samples": "sizes (all count the same)",
     "expected_seconds": "the prior of durations (their mean stands in)",
@@ -133,7 +132,7 @@ class Ledger(StatefulSelector[LedgerState]):
             return Cohort(np.empty(0, np.int64))
         here: Any = slice(rnd.population) if rnd.available.size == rnd.population else rnd.available
         debts = np.minimum(s.owed + ledger_quality.inclusion(s.quality, min(rnd.size, s.rows)), MOST)[here]
-        owed = debts + JITTER * rng.random(debts.size)
+        owed = ledger_search.without_ties(debts, rng)
         seconds, samples = self._log_seconds(rnd)[here], self._samples(rnd)
         pace = ledger_search.pace_of(seconds, k, rng)
         rows, _ = ledger_search.within_best_bound(owed, seconds, samples, k, pace, self.terms)

@@ -18,14 +18,22 @@ def log_seconds(total: Column, heard: Column, profile: NDArray[Any] | None) -> C
     """
     count = float(heard.sum(dtype=np.float64))
     mean = float(total.sum(dtype=np.float64)) / max(count, 1.0)
-    prior: Column | float = mean
-    if profile is not None:
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            prior = np.log(np.asarray(profile, np.float32))
-        known = np.isfinite(prior)
-        if not known.all():
-            usual = float(prior[known].mean()) if known.any() else 0.0
-            prior = np.where(known, prior, np.float32(usual))
-        if count > 0:
-            prior += np.float32(mean - float(heard @ prior) / count)
-    return (total + np.float32(PRIOR) * prior) / (heard + np.float32(PRIOR))
+    if profile is None:
+        prior = np.full(heard.size, mean, np.float32)
+    else:
+        prior = _log(profile)
+        prior += np.float32(mean - float(heard @ prior) / count) if count > 0 else np.float32(0)
+    prior *= np.float32(PRIOR)
+    prior += total
+    prior /= heard + np.float32(PRIOR)
+    return prior
+
+
+def _log(profile: NDArray[Any]) -> Column:
+    """ln of the profile; its mean where that is not a number."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        out: Column = np.log(np.asarray(profile, np.float32))
+    known = np.isfinite(out)
+    if not known.all():
+        out[~known] = out[known].mean() if known.any() else 0.0
+    return out

@@ -15,6 +15,7 @@ POOL = 4  # times K clients are left below the best bound
 VISITS = 1000  # members that may be exchanged at most, over three passes
 EXACT = 8192  # rows from which bounds are taken from a sample of this many
 GAIN = 1e-9  # a swap must bring more
+JITTER = 1e-9  # breaks ties; relative and larger where debts are in single precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,19 @@ def pace_of(log_seconds: Real, k: int, rng: np.random.Generator) -> Pace:
     return Pace(bounds, float(np.quantile(np.exp(ordered), 1 - 1 / k if k > 1 else 0.5)))
 
 
+def without_ties(debts: Real, rng: np.random.Generator) -> Real:
+    """The same debts with tiny differences, so that equal ones are in random order."""
+    if debts.size <= EXACT:
+        return debts + JITTER * rng.random(debts.size)
+    out = rng.random(debts.size, np.float32)
+    out *= np.float32(1e5 * JITTER)
+    out *= debts
+    out += debts
+    return out
+
+
 def within_best_bound(
-    owed: Double, log_seconds: Real, samples: Real, k: int, pace: Pace, terms: Terms
+    owed: Real, log_seconds: Real, samples: Real, k: int, pace: Pace, terms: Terms
 ) -> tuple[Index, float]:
     """The 4 k largest debts below the best bound, largest first, and that bound in seconds."""
     mean, rows = float(samples.mean(dtype=np.float64)), _relevant(owed, log_seconds, POOL * k, pace)
@@ -60,31 +72,31 @@ def within_best_bound(
         if kept.size < k:
             continue
         top = kept[:k]
-        value = owed[top].sum() - terms.data * k * mean / samples[top].sum(dtype=np.float64)
+        value = owed[top].sum(dtype=np.float64) - terms.data * k * mean / samples[top].sum(dtype=np.float64)
         value -= terms.pace * k * seconds / pace.usual
         if value > best + 1e-12:
             best, found = value, (kept, float(seconds))
     return found
 
 
-def _relevant(owed: Double, log_seconds: Real, m: int, pace: Pace) -> Index:
+def _relevant(owed: Real, log_seconds: Real, m: int, pace: Pace) -> Index:
     """Rows that can be among the m largest debts below some bound: all, or those found in one pass over many."""
     if owed.size <= EXACT or pace.bounds.size < 2:
         return np.arange(owed.size)
-    fast = owed[log_seconds <= pace.bounds[1]]
+    fast = owed[np.flatnonzero(log_seconds <= float(pace.bounds[1]))]
     if fast.size <= m:
         return np.arange(owed.size)
     least = np.partition(fast, fast.size - m)[fast.size - m]
-    return np.flatnonzero((owed >= least) | (log_seconds <= pace.bounds[0]))
+    return np.flatnonzero((owed >= least) | (log_seconds <= float(pace.bounds[0])))
 
 
-def exchange(owed: Double, samples: Real, sketch: Real, k: int, usual: float, terms: Terms) -> tuple[Index, Real, Real]:
+def exchange(owed: Real, samples: Real, sketch: Real, k: int, usual: float, terms: Terms) -> tuple[Index, Real, Real]:
     """Start with the k largest debts (the first rows), swap one member at a time while eq. 8 falls.
 
     `usual` is the mean of n_i over all candidates. Returns the positions of the cohort and, for each of its members,
     by how much balance and data would be worse without it.
     """
-    w = samples.astype(np.float64)
+    owed, w = owed.astype(np.float64), samples.astype(np.float64)
     z = sketch.astype(np.float64) * w[:, None]
     square = (z * z).sum(axis=1)
     rho = terms.balance / max(float(square.mean()) / (k * float(w.mean()) ** 2), 1e-12)
@@ -95,7 +107,7 @@ def exchange(owed: Double, samples: Real, sketch: Real, k: int, usual: float, te
     for visit in range(min(3 * k, VISITS) if w.size > k else 0):
         i = members[visit % k]
         rest, left, owing = total - z[i], weight - w[i] + w, debt - owed[i] + owed
-        value = rho * (float(rest @ rest) + 2 * (z @ rest) + square) / left**2 + v / left - owing
+        value = (rho * (float(rest @ rest) + 2 * (z @ rest) + square) / left + v) / left - owing
         value[inside] = np.inf
         j = int(np.argmin(value))
         idle += 1
