@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.run import build
+from fedcohort.experiment.runs import build
 
 FILE = Path(__file__).parent / "results" / "asynchronous.json"
 TARGET = 0.85

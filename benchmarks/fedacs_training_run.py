@@ -18,7 +18,7 @@ import numpy as np
 
 from fedcohort.core.stats import spearman
 from fedcohort.experiment.config import from_mapping
-from fedcohort.experiment.run import build
+from fedcohort.experiment.runs import build
 from fedcohort.selectors.fedacs import FedACS, skewness
 
 WORLD = "fedacs-uniform-v1(reuse=1.0)"

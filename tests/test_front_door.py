@@ -88,7 +88,6 @@ NO_EXAMPLE = {
         "make_report",
         "write_project",
     ),
-    "still to be written": ("Roster", "Session", "build", "skewness", "task_from"),
 }
 
 

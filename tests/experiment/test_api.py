@@ -7,7 +7,7 @@ import pytest
 
 import fedcohort as fc
 from fedcohort.errors import BadParameter, ConfigError, FedcohortError
-from fedcohort.experiment import run as running
+from fedcohort.experiment import runs as running
 from fedcohort.experiment.config import RunConfig
 from fedcohort.registry.lookup import make_world_spec
 

@@ -15,7 +15,7 @@ from scipy import stats
 from fedcohort.errors import BadParameter, StoreError, UnknownName
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.metrics import paired
-from fedcohort.experiment.metrics.compare import compare, compare_records
+from fedcohort.experiment.metrics.comparison import compare, compare_records
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.experiment.store import Store
 from fedcohort.experiment.sweep import from_mapping, run_sweep

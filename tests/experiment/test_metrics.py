@@ -12,7 +12,7 @@ from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.metrics import run_metrics as m
 from fedcohort.experiment.metrics.stored_metrics import METRICS, RunRecord, correct_labels, evenness, measure, metric
-from fedcohort.experiment.run import build
+from fedcohort.experiment.runs import build
 from fedcohort.rounds.history import History
 
 NAN = math.nan

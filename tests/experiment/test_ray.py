@@ -14,8 +14,8 @@ import pytest
 
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.ray_sweep import carry_out, pack_folder, unpack_folder
-from fedcohort.experiment.run import read, run
 from fedcohort.experiment.runner import Job
+from fedcohort.experiment.runs import read, run
 from fedcohort.experiment.store import Store, identity
 from fedcohort.experiment.sweep import from_mapping, run_sweep
 

@@ -13,8 +13,8 @@ import pytest
 
 from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.experiment import runner
-from fedcohort.experiment.run import read
 from fedcohort.experiment.runner import Job, run_local
+from fedcohort.experiment.runs import read
 from fedcohort.experiment.store import Store, identity
 from fedcohort.experiment.sweep import assign, from_mapping, read_file, run_sweep, seeds_of, split
 

@@ -11,8 +11,8 @@ import pytest
 from fedcohort.core.pack import pack, unpack
 from fedcohort.errors import FedcohortError, JournalDamaged, StoreError
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.run import run
-from fedcohort.experiment.verify import verify
+from fedcohort.experiment.runs import run
+from fedcohort.experiment.verification import verify
 from fedcohort.storage.journal import GENESIS, chain
 
 

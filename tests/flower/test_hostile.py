@@ -227,7 +227,7 @@ BRICKS = {
 @pytest.mark.parametrize("name", sorted(BRICKS))
 def test_nothing_from_outside_can_make_the_state_folder_unreadable(name, tmp_path, caplog):
     """The next process resumes, the journal verifies, and no control character reaches the log."""
-    from fedcohort.experiment.verify import verify
+    from fedcohort.experiment.verification import verify
 
     for rounds in (2, 3):
         grid = FakeGrid([FakeClient(str(i)) for i in range(4)])

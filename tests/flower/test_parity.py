@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Strategy
 from tests.flower.grid import APP_RAISED, FakeClient, FakeGrid, as_record, timing
 
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.run import build
+from fedcohort.experiment.runs import build
 from fedcohort.flower import CohortStrategy, wire
 from fedcohort.flower.model_layout import ModelLayout
 from fedcohort.flower.server.clients import Clients

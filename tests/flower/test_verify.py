@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fedcohort.cli.main import app
 from fedcohort.core.pack import pack, unpack
 from fedcohort.errors import JournalDamaged, StoreError
-from fedcohort.experiment.verify import verify
+from fedcohort.experiment.verification import verify
 from fedcohort.flower import CohortStrategy
 from fedcohort.flower.server.recorded_run import replay_folder as replay
 from fedcohort.registry.lookup import make_selector
@@ -132,7 +132,7 @@ def test_verify_needs_no_flwr(tmp_path):
         import sys
         from pathlib import Path
         sys.modules["flwr"] = None
-        from fedcohort.experiment.verify import verify
+        from fedcohort.experiment.verification import verify
         print(verify(Path(sys.argv[1])).rounds)
     """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, capture_output=True, text=True)

@@ -8,7 +8,7 @@ import pytest
 from fedcohort import papers
 from fedcohort.experiment.config import from_mapping
 from fedcohort.experiment.metrics.stored_metrics import record
-from fedcohort.experiment.run import build
+from fedcohort.experiment.runs import build
 from fedcohort.experiment.store import Store
 from fedcohort.papers import reproduce
 from fedcohort.papers.fedacs import fedacs_fig4, fedacs_fig8, fedacs_fig9, fedacs_fig10

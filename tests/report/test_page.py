@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from fedcohort.experiment.metrics.compare import compare
+from fedcohort.experiment.metrics.comparison import compare
 from fedcohort.report.build import ReportOptions, make_report
 from fedcohort.report.page import safe_json
 from fedcohort.report.run_detail import reasons

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.cli.test_cli import fedcohort, mistake
 
-from fedcohort.experiment.run import read
+from fedcohort.experiment.runs import read
 from fedcohort.report.export.writers import MLflow, TensorBoard
 
 RUN = ["run", "--task", "digits-softmax", "--rounds", "4", "--cohort-size", "5", "--selector", "uniform"]

@@ -9,7 +9,7 @@ import pytest
 from tests.flower.grid import FakeClient, FakeGrid, as_record, timing
 
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.run import build
+from fedcohort.experiment.runs import build
 from fedcohort.flower import CohortStrategy, wire
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.journal_reader import JournalReader

@@ -8,8 +8,8 @@ import pytest
 import fedcohort as fc
 from fedcohort.errors import BadParameter, ContractError
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.run import build, resume, run
-from fedcohort.experiment.verify import verify
+from fedcohort.experiment.runs import build, resume, run
+from fedcohort.experiment.verification import verify
 from fedcohort.methods.fedbuff import FedBuff
 from fedcohort.registry import lookup as registry
 from fedcohort.report.run_detail import reasons

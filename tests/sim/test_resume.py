@@ -14,7 +14,7 @@ import pytest
 
 from fedcohort.errors import RunExists, RunLocked, StoreError, VersionMismatch
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.run import read, resume, run
+from fedcohort.experiment.runs import read, resume, run
 from fedcohort.sim.simulation import Simulation
 from fedcohort.storage.journal import Journal
 

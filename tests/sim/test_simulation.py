@@ -10,7 +10,7 @@ import pytest
 import fedcohort as fc
 from fedcohort.errors import BadParameter, MissingSignal
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.run import build
+from fedcohort.experiment.runs import build
 from fedcohort.methods.fedavg import FedAvg
 from fedcohort.protocols import Aggregated
 from fedcohort.sim.run_settings import RunSettings

@@ -168,7 +168,7 @@ def test_q_follows_alpha_in_a_real_training_run(monkeypatch):
     whole = spec.data
     few = replace(whole, x=whole.x[:5000], y=whole.y[:5000], x_test=whole.x_test[:200], y_test=whole.y_test[:200])
     small = replace(spec, dataset=few)
-    monkeypatch.setattr("fedcohort.experiment.run.make_task_spec", lambda text: small)
+    monkeypatch.setattr("fedcohort.experiment.runs.make_task_spec", lambda text: small)
     world = "fedacs-uniform-v1(reuse=2.0, clients=100)"
     found = fedacs_training_run.follow("cifar10-cnn", (4,), world=world)
     assert found[4][0] >= 0.8

@@ -1,161 +1,218 @@
-"""One reply judged on its own: every reason code, nothing raises, and what is refused changes nothing."""
+"""Every reply that must be refused, on both backends: with its reason, without an exception, and without a trace in
+anything but the record of who sent it.
+"""
 
 from __future__ import annotations
 
-import math
+import logging
 
 import numpy as np
 import pytest
+from flwr.app import Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.flower.grid import FakeGrid, as_record, timing
+from tests.stress.federation import World, simulated
+from tests.stress.rubbish import MAX_NORM, MESSAGES, ROWS, Counted, Liar, Liars, with_extra
 
-from fedcohort.rounds.engine import Policy, RoundEngine
-from fedcohort.rounds.session import Session
-from fedcohort.rounds.validation import REASONS, Expected, Limits, validate, validate_reply
-from fedcohort.selectors.uniform import Uniform
-from fedcohort.types import Outcome, Updates
+from fedcohort.flower import CohortStrategy
+from fedcohort.registry.lookup import make_method, make_selector
+from fedcohort.rounds.validation import Limits
+from fedcohort.types import Outcome
 
-EXPECTED = Expected(4, frozenset({1, 2, 3}), 3, {"train_loss": 0, "val_loss": 0, "insight": 2}, Limits(max_norm=10.0))
-
-
-def good(**changes):
-    signals = {"train_loss": 0.5, "val_loss": 1, "insight": np.ones(2, np.float32)}
-    reply = {
-        "client": 2,
-        "round": 4,
-        "weight": 10,
-        "steps": 5,
-        "signals": signals,
-        "delta": np.ones(3, np.float32),
-    }
-    return {**reply, **changes}
+FIRST = {"w": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32)}
+ROW_KINDS, MESSAGE_KINDS = sorted(ROWS), sorted(MESSAGES)
+REASONS = {  # every code with which a reply can be refused
+    *("update-not-finite", "update-too-large", "weight-out-of-range", "steps-out-of-range", "buffers-not-finite"),
+    *("signal-not-sane", "signal-missing", "signal-not-scalar", "signals-malformed", "duplicate", "not-asked"),
+    *("array-serialisation", "array-too-large", "array-unreadable", "array-dtype", "array-shape", "array-missing"),
+    *("array-unknown", "arrays-0-records", "arrays-2-records", "metrics-0-records", "metrics-2-records"),
+    *("metric-not-finite", "metric-not-scalar", "metric-missing", "metric-unknown", "sender-is-not-the-one-asked"),
+}
 
 
-def told(**changes):
-    return {**good()["signals"], **changes}
+@pytest.fixture(autouse=True)
+def quiet():
+    log = logging.getLogger("flwr")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    yield
+    log.setLevel(level)
 
 
-CASES = [
-    ("schema", None),
-    ("schema", []),
-    ("schema", {}),
-    ("schema", good(extra=1)),
-    ("schema", {k: v for k, v in good().items() if k != "steps"}),
-    ("schema", good(client=True)),
-    ("schema", good(client=2.0)),
-    ("schema", good(weight="10")),
-    ("schema", good(delta=[1.0, 1.0, 1.0])),
-    ("not-asked", good(client=9)),
-    ("not-asked", good(client=-1)),
-    ("stale-round", good(round=3)),
-    ("stale-round", good(round=5)),
-    ("duplicate", good(client=3)),
-    ("weight-out-of-range", good(weight=0)),
-    ("weight-out-of-range", good(weight=math.nan)),
-    ("weight-out-of-range", good(weight=10**400)),
-    ("steps-out-of-range", good(steps=-1)),
-    ("steps-out-of-range", good(steps=10**12)),
-    ("update-shape", good(delta=np.ones(4, np.float32))),
-    ("update-shape", good(delta=np.ones((1, 3), np.float32))),
-    ("update-shape", good(delta=None)),
-    ("update-dtype", good(delta=np.ones(3))),
-    ("update-dtype", good(delta=np.array([None] * 3, object))),
-    ("update-not-finite", good(delta=np.array([1, np.inf, 1], np.float32))),
-    ("update-too-large", good(delta=np.full(3, 1e30, np.float32))),
-    ("signal-missing:train_loss", good(signals={"insight": np.ones(2, np.float32)})),
-    ("signal-unknown", good(signals=told(more=1.0))),
-    ("signal-unknown", good(signals={**{k: v for k, v in told().items() if k != "val_loss"}, "more": 1.0})),
-    ("signal-shape:train_loss", good(signals=told(train_loss=np.float32(1)))),
-    ("signal-shape:insight", good(signals=told(insight=np.ones(3, np.float32)))),
-    ("signal-shape:insight", good(signals=told(insight=0.5))),
-    ("signal-not-sane:train_loss", good(signals=told(train_loss=math.nan))),
-    ("signal-not-sane:train_loss", good(signals=told(train_loss=1e16))),
-    ("signal-not-sane:insight", good(signals=told(insight=np.array([0, np.nan], np.float32)))),
-]
+def on_simulator(kind_of, *, silent=False, selector="oort", population=40, **keys):
+    """An engine on simulated clients; kind_of(round, clients) gives numbers of ROWS, -1 for the truth."""
+    world = Liars(population, kind_of, silent=silent)
+    made = simulated(
+        make_selector(selector), world, Counted(world), make_method("fedavg"), max_norm=MAX_NORM, seed=3, **keys
+    )
+    return made.engine
 
 
-@pytest.mark.parametrize(("reason", "reply"), CASES)
-def test_each_fault_has_its_reason(reason, reply):
-    assert validate_reply(reply, EXPECTED, {3}) == reason
-    assert reason.partition(":")[0] in REASONS
+def on_flower(kind_of, *, silent=False, selector="oort", population=40, tamper=None, **keys):
+    """An engine on Flower clients; kind_of(round, client) gives kinds of MESSAGES, "" for the truth."""
+    clients = [
+        Liar(f"{i:03}", lambda r, i=i: kind_of(r, i), silent=silent, step=0.1 * (i % 7 + 1), seconds=1.0 + i / 100)
+        for i in range(population)
+    ]
+    grid = FakeGrid(clients)
+    grid.tamper = tamper or grid.tamper
+    keys = {"deadline": 10.0, "seed": 3, "limits": Limits(max_norm=MAX_NORM), **keys}
+    strategy = CohortStrategy(method="fedavg", selector=selector, **keys, **timing(grid))
+    return strategy._begin(grid, as_record(FIRST), 1e6)
 
 
-def test_good_replies_are_accepted():
-    assert validate_reply(good(), EXPECTED, {3}) is None
-    optional = {k: v for k, v in told().items() if k != "val_loss"}
-    assert validate_reply(good(signals=optional), EXPECTED) is None
-    assert validate_reply(good(delta=None, signals={}), Expected(4, {2})) is None
+def test_each_row_is_refused_with_its_reason():
+    """Everybody is asked; the first clients send one kind each. Nothing is raised, the others are used."""
+    engine = on_simulator(lambda r, c: np.where(c < len(ROWS), c, -1), selector="uniform", cohort_size=40)
+    engine.method.prepare = lambda plan, model, clients: type(plan)(measure=frozenset({"utility"}), round=plan.round)
+    row = engine.round()
+    assert (row["ok"], row["rejected"]) == (40 - len(ROWS), len(ROWS))
+    assert engine.history.reasons[0] == {i: reason for i, (_, reason) in enumerate(ROWS.values())}
+    assert np.isfinite(engine.model.params).all()
 
 
-junk = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.binary(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=6,
-)
+def test_each_message_is_refused_with_its_reason():
+    many = 3 * len(MESSAGES)
+    kinds = list(MESSAGES)
+    engine = on_flower(lambda r, i: kinds[i] if i < len(kinds) else "", population=many, cohort_size=many)
+    row = engine.round()
+    assert (row["ok"], row["rejected"]) == (many - len(kinds), len(kinds))
+    for i, kind in enumerate(kinds):
+        allowed = MESSAGES[kind][1].split("|")
+        assert any(engine.history.reasons[0][i].startswith(reason) for reason in allowed), (kind, i)
+    assert np.isfinite(engine.model.params).all()
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.dictionaries(st.sampled_from(sorted(good())), junk, max_size=6), junk)
-def test_nothing_raises(changes, other):
-    for reply in (good(**changes), changes, other):
-        answer = validate_reply(reply, EXPECTED)
-        assert answer is None or answer.partition(":")[0] in REASONS
+def impostor(message):
+    """Replies of the first client claim to come from the second."""
+    if message.metadata.message_type == "train" and message.metadata.src_node_id == 1001:
+        message.metadata.__dict__["_src_node_id"] = 1002
+    return [message]
 
 
-def test_both_validators_agree_on_what_both_can_see():
-    rng = np.random.default_rng(0)
-    limits = Limits(max_norm=2.0)
-    for _ in range(200):
-        delta = rng.choice([0.1, 1.0, 5.0, np.nan, np.inf], 3, p=[0.5, 0.2, 0.1, 0.1, 0.1]).astype(np.float32)
-        weight = float(rng.choice([1.0, 0.0, -1.0, np.nan, 1e13]))
-        steps, loss = int(rng.integers(-1, 3)), float(rng.choice([0.5, np.nan, 1e20]))
-        row = Updates(np.array([2]), delta[None], np.array([weight]), np.array([steps]))
-        many = validate(row, {"train_loss": np.array([loss])}, limits).accepted[0]
-        reply = good(delta=delta, weight=weight, steps=steps, signals={"train_loss": loss})
-        one = validate_reply(reply, Expected(4, {2}, 3, {"train_loss": 0}, limits))
-        assert (one is None) == many
+def test_a_reply_in_another_name_is_refused():
+    engine = on_flower(lambda r, i: "", tamper=impostor, cohort_size=40)
+    assert engine.round()["rejected"] == 1
+    assert engine.history.reasons[0] == {0: "sender-is-not-the-one-asked"}
 
 
-def engine(now):
-    session = Session(Uniform(), cohort_size=6, seed=3)
-    policy = Policy(size=6, deadline=10.0, over_select=1.0)
-    return RoundEngine(session, policy, clock=lambda: now[0], params=3, signals={"train_loss": 0})
+def test_second_and_unasked_replies_are_refused():
+    """In one batch, in a later batch, and from clients that exist or do not."""
+    engine, twin = (on_simulator(lambda r, c: np.full(c.size, -1), cohort_size=10, over_select=1.5) for _ in range(2))
+    inner, asked = engine.backend.replies, np.empty(0, np.int64)
+
+    def replies(until, enough):
+        nonlocal asked
+        here = inner(until, enough)
+        asked = np.union1d(asked, here.clients)
+        idle = np.setdiff1d(np.arange(60), engine.out.clients)
+        return with_extra(here, np.arange(len(here.updates)), idle)
+
+    engine.backend.replies = replies
+    for _ in range(3):
+        row = engine.round()
+        assert {k: v for k, v in row.items() if k != "bytes_up"} == {
+            k: v for k, v in twin.round().items() if k != "bytes_up"
+        }
+    assert engine.model.params.tobytes() == twin.model.params.tobytes()
+    assert engine.refused["duplicate"] >= 30
+    assert engine.refused["not-asked"] == 3 * 45
+    while asked.size:  # the round is over: its clients' replies are unasked now
+        assert engine.out.take(with_extra(_batch(engine), np.empty(0, np.int64), asked), engine.limits)["not-asked"]
+        break
 
 
-def honest(client, index):
-    rng = np.random.default_rng((client, index))
-    delta, loss = rng.standard_normal(3, np.float32), float(rng.random())
-    return good(client=client, round=index, delta=delta, signals={"train_loss": loss})
+def _batch(engine):
+    """What arrived first in a round of a twin."""
+    other = on_simulator(lambda r, c: np.full(c.size, -1), cohort_size=3)
+    rnd = other.open()
+    return other.backend.replies(rnd.start + 10.0, 3)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_a_refused_reply_changes_nothing_but_its_senders_record(data):
-    """Two engines, the same honest replies; one also gets rubbish. Everything but the senders' rows is the same."""
-    now, still = [0.0], [0.0]
-    noisy, quiet = engine(now), engine(still)
-    for index in range(2):
-        now[0] = still[0] = 100.0 * index
-        clients = noisy.plan(np.arange(12)).clients
-        assert quiet.plan(np.arange(12)).clients.tolist() == clients.tolist()
-        liar = int(clients[0])
-        for client in data.draw(st.permutations(clients[1:].tolist())):
-            for sender in data.draw(st.lists(st.sampled_from([liar, client, 77]), max_size=2)):
-                bad = data.draw(st.sampled_from([{"weight": -1.0}, {"delta": None}, {"round": 9}, {"signals": {}}]))
-                assert noisy.reply({**honest(sender, index), **bad}) is not None
-            now[0] += 1.0
-            still[0] += 1.0
-            assert noisy.reply(honest(client, index)) is None
-            assert quiet.reply(honest(client, index)) is None
-        now[0] = still[0] = 100.0 * index + 10.0
-        a, b = noisy.due(), quiet.due()
-        others = np.sort(clients) != liar
-        assert [r["client"] for r in a.accepted] == [r["client"] for r in b.accepted] == sorted(clients[1:].tolist())
-        sums = [np.sum([r["delta"] for r in c.accepted], axis=0, dtype=np.float32).tobytes() for c in (a, b)]
-        assert sums[0] == sums[1]
-        assert a.outcome[others].tolist() == b.outcome[others].tolist()
-        assert a.duration.tobytes() == b.duration.tobytes()
-        assert a.outcome[~others][0] in (Outcome.LATE, Outcome.REJECTED)
-        noisy.settle(a)
-        quiet.settle(b)
-    assert noisy.over_selection.ask_for(10) == quiet.over_selection.ask_for(10)
+def test_no_reason_is_left_out():
+    """Each code that the sources know is among those that are tested here."""
+    found = {reason.partition(":")[0] for _, reason in ROWS.values()}
+    found |= {code.partition(":")[0] for _, reasons in MESSAGES.values() for code in reasons.split("|")}
+    assert found | {"duplicate", "not-asked", "sender-is-not-the-one-asked"} == REASONS
+
+
+def honest_part(engine, liars):
+    """Cohorts, outcomes and durations of all that were told, without the liars' rows."""
+    out = []
+    for result in engine.told:
+        rows = ~np.isin(result.clients, [c for r, c in liars if r == result.index])
+        out.append((result.clients.tolist(), result.outcome[rows].tolist(), result.duration.tolist()))
+    return out
+
+
+def played(engine, rounds):
+    """The engine after some rounds; it keeps what its selector was told."""
+    engine.told, observe = [], engine.session.selector.observe
+    engine.session.selector.observe = lambda result: (engine.told.append(result), observe(result))[1]
+    for _ in range(rounds):
+        engine.round()
+    return engine
+
+
+@pytest.mark.parametrize("buffer_size", [0, 4])
+@pytest.mark.parametrize("backend", [on_simulator, on_flower])
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_a_refused_reply_changes_nothing_but_its_senders_record(backend, buffer_size, data):
+    """Two runs with the same honest replies; in one, some clients also send rubbish: everything else is the same."""
+    kinds = ROW_KINDS if backend is on_simulator else MESSAGE_KINDS
+    share = data.draw(st.sampled_from([0.1, 0.3]))
+    lie = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    table = np.where(lie.random((8, 40)) < share, lie.integers(0, len(kinds), (8, 40)), -1)
+    numbers = [list(ROWS).index(k) if backend is on_simulator else k for k in kinds]
+
+    def kind_of(index, clients):
+        if backend is on_flower:
+            return "" if table[index, clients] < 0 else numbers[table[index, clients]]
+        return np.array([-1 if table[index, c] < 0 else numbers[table[index, c]] for c in clients], np.int64)
+
+    keys = {"cohort_size": 8, "buffer_size": buffer_size}
+    noisy = played(backend(kind_of, **keys), 6)
+    twin = played(backend(kind_of, silent=True, **keys), 6)
+    liars = {(r, c) for r, c in np.argwhere(table >= 0).tolist()}
+    if buffer_size:
+        liars = {(r, c) for r in range(8) for _, c in liars}  # told of in a later round
+    assert honest_part(noisy, liars) == honest_part(twin, liars)
+    assert noisy.model.params.tobytes() == twin.model.params.tobytes()
+    assert noisy.model.buffers.tobytes() == twin.model.buffers.tobytes()
+    assert [row["clock"] for row in noisy.history.rows] == [row["clock"] for row in twin.history.rows]
+    lied = [r.outcome[i] for r in noisy.told for i, c in enumerate(r.clients) if (r.index, int(c)) in liars]
+    if not buffer_size:
+        assert set(lied) <= {Outcome.REJECTED, Outcome.LATE}
+
+
+def test_replies_to_nobody(tmp_path):
+    """Messages without content, or to a request that was never made, end nowhere."""
+    extra = []
+
+    def tamper(message):
+        if message.metadata.message_type != "train":
+            return [message]
+        stranger = Message(message.content if message.has_content() else RecordDict(), reply_to=message)
+        stranger.metadata.__dict__["_reply_to_message_id"] = "never-sent"
+        extra.append(stranger)
+        return [stranger, message, message, stranger]
+
+    noisy = on_flower(lambda r, i: "", tamper=tamper, cohort_size=8, state_dir=tmp_path)
+    twin = on_flower(lambda r, i: "", cohort_size=8)
+    for _ in range(3):
+        assert noisy.round()["ok"] == twin.round()["ok"] == 8
+    assert noisy.model.params.tobytes() == twin.model.params.tobytes()
+    assert noisy.backend.driver.unsolicited == 3 * len(extra)
+    assert [c.tolist() for c in noisy.history.cohorts] == [c.tolist() for c in twin.history.cohorts]
+
+
+def test_a_world_of_liars_only_leaves_the_model_alone():
+    engine = on_simulator(lambda r, c: np.arange(c.size) % len(ROWS), cohort_size=30)
+    before = engine.model.params
+    rows = [engine.round() for _ in range(3)]
+    assert [row["rejected"] for row in rows] == [30.0] * 3
+    assert all("abandoned" in row for row in rows)
+    assert np.array_equal(engine.model.params, before)
+    assert isinstance(engine.backend.world, World)

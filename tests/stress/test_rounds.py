@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from fedcohort.errors import BadParameter, OutOfTurn
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.run import build, resume, run
+from fedcohort.experiment.runs import build, resume, run
 from fedcohort.rounds.engine import Policy, RoundEngine
 from fedcohort.rounds.over_selection import BackOff, OverSelection, enough_for
 from fedcohort.rounds.session import Session

@@ -10,7 +10,7 @@ from flwr.app import Error, MetricRecord, RecordDict
 from tests.flower.grid import APP_RAISED, FakeClient, FakeGrid, as_record, timing
 
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.run import build
+from fedcohort.experiment.runs import build
 from fedcohort.flower import CohortStrategy
 from fedcohort.testing import BackendContract
 

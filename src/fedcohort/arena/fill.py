@@ -75,7 +75,7 @@ def _here(cells: Sequence[Cell], version: str) -> Iterator[Row]:
 def _pool(cells: list[Cell], version: str, workers: int) -> Iterator[Row]:
     """Rows from worker processes. When a worker dies, each of the cells that were under way is tried alone."""
     while cells:
-        batch, cells = cells[: 50 * workers], cells[50 * workers :]
+        batch, cells = cells[: 500 * workers], cells[500 * workers :]
         with _executor(workers) as pool:
             under_way = [(cell, pool.submit(play_by_name, *cell, version)) for cell in batch]
             left = []

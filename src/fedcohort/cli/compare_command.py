@@ -13,8 +13,8 @@ from rich.table import Table
 
 from fedcohort.cli.options import Baseline, By, Metrics, Runs, StoreFolder, Target
 from fedcohort.cli.progress import plain
-from fedcohort.experiment.metrics import compare as comparing
-from fedcohort.experiment.metrics.compare import Comparison, Row, Setting
+from fedcohort.experiment.metrics import comparison as comparing
+from fedcohort.experiment.metrics.comparison import Comparison, Row, Setting
 from fedcohort.experiment.metrics.run_metrics import words
 from fedcohort.experiment.metrics.stored_metrics import METRICS
 from fedcohort.experiment.store import ROOT, Store

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedcohort.cli.options import ToMLflow, ToTensorBoard
 from fedcohort.errors import BadParameter
-from fedcohort.experiment.run import read
+from fedcohort.experiment.runs import read
 from fedcohort.experiment.store import find
 from fedcohort.report.export.writers import Writers
 

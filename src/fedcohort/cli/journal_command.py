@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedcohort.errors import BadParameter
-from fedcohort.experiment.verify import verify
+from fedcohort.experiment.verification import verify
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.journal_reader import Record
 from fedcohort.storage.run_folder import RunFolder

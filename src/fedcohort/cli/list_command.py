@@ -134,7 +134,7 @@ def _signals() -> Table:
 
 
 def _runs() -> Table:
-    from fedcohort.experiment.run import read
+    from fedcohort.experiment.runs import read
     from fedcohort.experiment.store import ROOT
     from fedcohort.storage.run_folder import runs_in
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedcohort.cli.options import CohortSize, Force, ToMLflow, ToTensorBoard
 from fedcohort.errors import BadParameter
 from fedcohort.experiment import config as configuration
-from fedcohort.experiment import run as running
+from fedcohort.experiment import runs as running
 from fedcohort.experiment.store import Store
 from fedcohort.report.export.writers import Writers
 

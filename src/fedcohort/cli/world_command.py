@@ -77,7 +77,7 @@ def _spec(text: str) -> WorldSpec:
 
 def _built(spec: WorldSpec, task: str, seed: int) -> BuiltWorld:
     if task:
-        from fedcohort.experiment.run import build_world_for
+        from fedcohort.experiment.runs import build_world_for
         from fedcohort.registry.lookup import make_task_spec
 
         return build_world_for(spec, make_task_spec(task), seed)

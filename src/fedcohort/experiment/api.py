@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedcohort.errors import BadParameter, check
 from fedcohort.experiment.config import from_mapping
-from fedcohort.experiment.run import Objects, build, run
+from fedcohort.experiment.runs import Objects, build, run
 from fedcohort.protocols import Method, Selector
 from fedcohort.rounds.history import History
 from fedcohort.types import Plan
@@ -80,6 +80,12 @@ def task_from(
 
     The model is a perceptron on the flattened inputs (`hidden=()` for softmax regression); for another network or
     other splits make a `fedcohort.tasks.ClassificationSpec` yourself. `more` goes to the local training plan.
+
+    >>> import numpy as np
+    >>> from fedcohort import Dataset, task_from
+    >>> x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
+    >>> task_from(Dataset.from_arrays(x, y), hidden=16).model.layers
+    (Linear(out=16), ReLU(), Linear(out=3))
     """
     from fedcohort.data.dataset import Dataset
     from fedcohort.engines.networks import Flatten, Network, mlp

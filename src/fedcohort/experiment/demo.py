@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedcohort.core.rng import generator
 from fedcohort.core.stats import bootstrap
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.run import build
+from fedcohort.experiment.runs import build
 from fedcohort.rounds.history import History
 
 SELECTORS = ("uniform", "oort", "hetero-select")

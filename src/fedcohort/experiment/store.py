@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.errors import JournalDamaged, RunExists, StoreError, VersionMismatch
-from fedcohort.experiment import run as running
+from fedcohort.experiment import runs as running
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.run import OnRound, RunResult
+from fedcohort.experiment.runs import OnRound, RunResult
 from fedcohort.storage.run_folder import FolderLock, RunFolder, runs_in
 
 SHORT = 12  # hexadecimal digits of the digest in a folder's name

@@ -21,8 +21,8 @@ from fedcohort.errors import ConfigError, StoreError, UnknownName, check
 from fedcohort.experiment.config import RunConfig, from_mapping
 from fedcohort.experiment.metrics import paired
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, record
-from fedcohort.experiment.run import versions
 from fedcohort.experiment.runner import Event, OnEvent
+from fedcohort.experiment.runs import versions
 from fedcohort.experiment.store import Store, identity
 from fedcohort.experiment.sweep import run_all
 from fedcohort.papers.study import SCALES, Cell, Claim, Place, Study, Value

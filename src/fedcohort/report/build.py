@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedcohort.errors import BadParameter, UnknownName
-from fedcohort.experiment.metrics.compare import BY
+from fedcohort.experiment.metrics.comparison import BY
 from fedcohort.experiment.metrics.stored_metrics import metric
 from fedcohort.experiment.store import Store
 from fedcohort.report import tables

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fedcohort.errors import FedcohortError, StoreError
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.metrics.compare import named, setting_names
+from fedcohort.experiment.metrics.comparison import named, setting_names
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
-from fedcohort.experiment.run import read
+from fedcohort.experiment.runs import read
 from fedcohort.experiment.store import Store, client_accuracy
 from fedcohort.rounds.history import History
 from fedcohort.storage.run_folder import RunFolder

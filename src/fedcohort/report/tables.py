@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedcohort.experiment.metrics.compare import WORST, Comparison, Row, Setting, compare_records
+from fedcohort.experiment.metrics.comparison import WORST, Comparison, Row, Setting, compare_records
 from fedcohort.experiment.metrics.run_metrics import words
 from fedcohort.experiment.metrics.stored_metrics import METRICS, metric
 from fedcohort.report.collected import Gathered, Run

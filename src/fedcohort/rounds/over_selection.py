@@ -28,7 +28,7 @@ SURPRISE = 4.0  # standard errors: so far off, and the drop-out is another one t
 DOUBT = 0.1  # [w] then
 STANDARD_ERRORS = 2.0  # added to the measured drop-out
 PRIOR = (4.0, 10.0)  # lost and seen before anything was measured
-MAX_DROPOUT = 0.9  # beyond this, asking more is no remedy
+MAX_DROPOUT = 0.9  # beyond this, asking more does not help
 
 
 @lru_cache(maxsize=65536)

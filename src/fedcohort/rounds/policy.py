@@ -12,10 +12,11 @@ from typing import Annotated, Any
 
 from fedcohort.core.constraints import Choice, Count, CountOrZero, Either, Interval, NotNegative
 from fedcohort.errors import check, check_fields
+from fedcohort.signals import PRIVACY_LEVELS
 
 ADAPTIVE = "adaptive"
 OverSelect = Annotated[float | str, Either(Interval(1, ends="[)", example=1.3), Choice(ADAPTIVE))]
-Privacy = Annotated[str, Choice("P0", "P1", "P2", "P3")]
+Privacy = Annotated[str, Choice(*PRIVACY_LEVELS)]
 Seconds = Annotated[float, Interval(0, ends="(]", example=300.0)]
 
 

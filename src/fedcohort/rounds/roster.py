@@ -11,7 +11,12 @@ from fedcohort.types import Index
 
 
 class Roster:
-    """Two-way mapping between external client ids (text) and slots."""
+    """Two-way mapping between external client ids (text) and slots.
+
+    >>> roster = Roster(["phone-7", "phone-9"])
+    >>> roster.register("phone-9"), roster.register("tablet-1"), roster.ids
+    (1, 2, ('phone-7', 'phone-9', 'tablet-1'))
+    """
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
         self._ids: list[str] = []

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort import signals as catalogue
+from fedcohort.core.constraints import Count, CountOrZero
 from fedcohort.core.pack import pack
 from fedcohort.core.rng import generator
 from fedcohort.core.table import TableError
@@ -37,37 +38,44 @@ from fedcohort.errors import (
     OutOfTurn,
     StateMismatch,
     check,
+    checked,
 )
 from fedcohort.protocols import Prober, Selector
+from fedcohort.rounds.policy import Privacy
 from fedcohort.storage.journal import Journal
 from fedcohort.types import Array, Arrays, Cohort, Index, Outcome, Probed, Round, RoundResult, Signals
 
 Probe = Callable[[Index, frozenset[str]], Probed]
-PRIVACY = {f"P{level}": level for level in range(4)}
 
 
 class Session:
-    """One selector, one seed, one round after the other."""
+    """A selector at work: one selector, one seed, one round after the other.
 
+    `cohort_size` clients are asked per round; `journal` keeps what was asked and told; `provides` are the signals that
+    can be had (None: any), up to the privacy level `max_privacy`; `asynchronous` lets clients stay out over rounds.
+
+    >>> import numpy as np
+    >>> from fedcohort import Outcome, RoundResult, Session, make_selector
+    >>> session = Session(make_selector("uniform"), cohort_size=2, seed=0)
+    >>> cohort = session.ask(available=np.arange(5))
+    >>> outcome = np.array([Outcome.OK, Outcome.LATE], np.int8)
+    >>> session.tell(RoundResult(session.index, cohort.clients, outcome, duration=np.array([1.5, 9.0])))
+    >>> cohort.clients.size, session.index
+    (2, 1)
+    """
+
+    @checked
     def __init__(
         self,
         selector: Selector,
         *,
-        cohort_size: int,
-        seed: int,
+        cohort_size: Count,
+        seed: CountOrZero,
         journal: Journal | None = None,
         provides: frozenset[str] | None = None,
-        max_privacy: str = "P2",
+        max_privacy: Privacy = "P2",
         asynchronous: bool = False,
     ) -> None:
-        for name, value in (("cohort_size", cohort_size), ("seed", seed)):
-            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-            check(whole, f"{name} = {value!r}", "this is not a whole number", "give one")
-        check(cohort_size >= 1, f"cohort_size = {cohort_size}", "a cohort needs at least one client", "use 1 or more")
-        check(seed >= 0, f"seed = {seed}", "a seed must not be negative", "use 0 or a positive whole number")
-        check(
-            max_privacy in PRIVACY, f"max_privacy = {max_privacy!r}", "this is no privacy level", "use P0, P1, P2 or P3"
-        )
         self.selector, self.cohort_size, self.seed, self.journal = selector, cohort_size, seed, journal
         self.index = 0
         self._asked: Round | None = None
@@ -75,7 +83,7 @@ class Session:
         self._out: Index = np.empty(0, np.int64)  # dispatched and not told yet
         self._closed = False
         self.attach(journal)
-        _check_needs(selector, provides, PRIVACY[max_privacy])
+        _check_needs(selector, provides, catalogue.PRIVACY_LEVELS.index(max_privacy))
 
     def attach(self, journal: Journal | None) -> None:
         """Write into this journal, and hold what is in it already against what is done again; before the first ask."""
@@ -235,7 +243,7 @@ def _slots(available: ArrayLike) -> Index:
     """Slots as they were given, or the reason why they are none."""
     given = np.asarray(available)
     whole = given.ndim == 1 and (given.size == 0 or given.dtype.kind in "iu")
-    check(whole, f"available of {given.dtype}{given.shape}", "this is no list of slots", "give whole numbers from 0")
+    check(whole, f"available of {given.dtype}{given.shape}", "it must be a list of slots", "give whole numbers from 0")
     return given.astype(np.int64)
 
 

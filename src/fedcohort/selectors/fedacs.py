@@ -164,7 +164,12 @@ def known_samples(samples: Real) -> Real:
 
 
 def skewness(insight: Real, samples: Real, clip: float = math.inf) -> NDArray[np.float64]:
-    """Q_i of eq. 13 against the weighted mean of eq. 14; rows are clients."""
+    """Q_i of eq. 13 against the weighted mean of eq. 14; rows are clients.
+
+    >>> insight = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 1.0]])
+    >>> int(skewness(insight, samples=np.array([10, 10, 10])).argmax())
+    2
+    """
     dw, m = np.asarray(insight, np.float64), np.asarray(samples, np.float64)
     length = np.sqrt(np.einsum("ij,ij->i", dw, dw))
     weight = m

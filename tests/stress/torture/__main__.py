@@ -1,17 +1,16 @@
 """What must not break, broken on purpose. Prints a table of figures; exits with 1 when a goal is missed.
 
-make torture                                  everything (at most an hour on two cores)
+python tests/stress/torture                     everything (about an hour and a half on one core)
 python tests/stress/torture --quick             a small share of everything (about a minute; part of `make test`)
 python tests/stress/torture --only kill flips   rows whose name contains one of these words
-python tests/stress/torture --json FILE         the figures as JSON as well
+python tests/stress/torture --json FILE         keep the figures in this file, row by row
+python tests/stress/torture --table FILE        print what is in such a file
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ import dropout
 import files
 import liars
 import replies
+import table
 import web
 
 import flower
@@ -219,37 +219,27 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--share", type=float, default=1.0, help="of the full numbers, for a busy machine")
+    parser.add_argument("--table", type=Path, help="print the table of a file made with --json, and run nothing")
     args = parser.parse_args()
+    if args.table:
+        print(table.markdown(args.table))
+        return 0
     SHARE = args.share
     chosen = [r for r in ROWS if not args.only or any(word in r.name for word in args.only)]
     if args.quick and not args.only:
         chosen = [r for r in chosen if not any(r.name.endswith(f" {name}") for name in SLOW)]
-    started, missed, kept = time.monotonic(), 0, []
-    now = datetime.now(UTC)
-    print(f"{now:%Y-%m-%d %H:%M} UTC, {_machine()}, load {os.getloadavg()[0]:.1f}: {' '.join(sys.argv)}\n")
-    print("| what | goal | figures | seconds | goal reached |\n|---|---|---|---|---|", flush=True)
+    started, missed = time.monotonic(), 0
+    print(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {table.machine()}, load {os.getloadavg()[0]:.1f}\n\n{table.HEAD}")
     for row in chosen:
         begun = time.monotonic()
         figures = row.run(args.quick)
-        good, seconds = row.good(figures), time.monotonic() - begun
-        missed += not good
-        told = ", ".join(f"{k} {_text(v)}" for k, v in figures.items())
-        print(f"| {row.name} | {row.goal} | {told} | {seconds:.0f} | {'yes' if good else '**no**'} |", flush=True)
-        kept.append({"what": row.name, "goal": row.goal, "figures": figures, "seconds": seconds, "reached": good})
+        done = table.made(row.name, row.goal, figures, time.monotonic() - begun, row.good(figures))
+        missed += not done["reached"]
+        print(table.line(done), flush=True)
+        if args.json:
+            table.keep(args.json, done, [r.name for r in ROWS])
     print(f"\n{len(chosen)} rows in {time.monotonic() - started:.0f} s, {missed} below their goal.")
-    if args.json:
-        args.json.write_text(json.dumps({"when": f"{now:%Y-%m-%d}", "machine": _machine(), "rows": kept}, indent=1))
     return 1 if missed else 0
-
-
-def _machine() -> str:
-    return f"{os.cpu_count()} cores {platform.machine()}, Python {platform.python_version()}"
-
-
-def _text(value: object) -> str:
-    if isinstance(value, list):
-        return "; ".join(map(str, value)) or "none"
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
 
 
 if __name__ == "__main__":

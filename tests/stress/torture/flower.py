@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from fedcohort.errors import FedcohortError
-from fedcohort.experiment.verify import verify
+from fedcohort.experiment.verification import verify
 from fedcohort.flower.dev import deployment as local
 from fedcohort.storage.journal import Journal
 

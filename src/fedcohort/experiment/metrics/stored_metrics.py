@@ -16,7 +16,7 @@ from fedcohort.errors import UnknownName
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.metrics import run_metrics as metrics
 from fedcohort.experiment.metrics.run_metrics import NOT_REACHED
-from fedcohort.experiment.run import build_world_for, read
+from fedcohort.experiment.runs import build_world_for, read
 from fedcohort.experiment.store import client_accuracy
 from fedcohort.protocols import World
 from fedcohort.registry.lookup import make_task_spec, make_world_spec

@@ -23,7 +23,7 @@ from fedcohort.errors import check
 from fedcohort.flower import wire
 from fedcohort.flower.client.measurement import GradientFn, Meter, OutputsFn
 from fedcohort.flower.model_layout import ModelLayout
-from fedcohort.rounds.session import PRIVACY
+from fedcohort.signals import PRIVACY_LEVELS
 
 Handler = Callable[[Message, Context], Message]
 _ACTION = "default"
@@ -48,10 +48,11 @@ class CohortApp(ClientApp):  # type: ignore[misc]
         applies: Iterable[str] = (),
         max_privacy: str = "P2",
     ) -> None:
-        check(max_privacy in PRIVACY, f"max_privacy = {max_privacy!r}", "it is not a privacy level", "use P0 to P3")
+        known = max_privacy in PRIVACY_LEVELS
+        check(known, f"max_privacy = {max_privacy!r}", "it is not a privacy level", "use P0 to P3")
         super().__init__(client_fn, mods)
         self._meter, self._version, self._applies = Meter(outputs, gradient), version, sorted(applies)
-        self._level = PRIVACY[max_privacy]
+        self._level = PRIVACY_LEVELS.index(max_privacy)
         self._trainer: Handler | None = None
         if client_fn is None:
             self.query("fedcohort_register")(self._register)

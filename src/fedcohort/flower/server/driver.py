@@ -1,4 +1,4 @@
-"""The round driver: push, pull, deadline, early close. Nobody is waited for for ever.
+"""The round driver: push, pull, deadline, early close. No wait is without end.
 
 A message that got no reply in its round stays on the list until its time to live is over: a reply that comes after
 all is picked up by the next pull, whoever asks, and reported as late. Errors are attributed by the message they

@@ -1,4 +1,4 @@
-"""Who came: new nodes are asked who they are, late replies are taken in, and nobody is waited for for ever."""
+"""Who came: new nodes are asked who they are, late replies are taken in, and no wait is without end."""
 
 from __future__ import annotations
 

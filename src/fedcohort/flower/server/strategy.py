@@ -104,7 +104,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Run the remaining rounds; a `state_dir` with an earlier process's rounds is gone on with."""
+        """Run the remaining rounds; a `state_dir` that holds an earlier process's rounds is resumed."""
         log.info("Starting CohortStrategy with %s:", type(self.inner).__name__ if self.inner else self._method_name)
         self.summary()
         engine = self._begin(grid, initial_arrays, timeout)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedcohort.errors import JournalDamaged
-from fedcohort.experiment.run import build, configuration
+from fedcohort.experiment.runs import build, configuration
 from fedcohort.registry.lookup import make_selector
 from fedcohort.rounds.replay import Known, replay
 from fedcohort.rounds.session import Session
@@ -47,7 +47,7 @@ def verify(folder: Path) -> Verified:
     `folder` is a run folder, or the state folder of a Flower deployment.
 
     >>> from tempfile import mkdtemp
-    >>> from fedcohort.experiment.run import RunConfig, run
+    >>> from fedcohort.experiment.runs import RunConfig, run
     >>> folder = Path(mkdtemp()) / "run"
     >>> done = run(RunConfig(task="quadratic", rounds=2, cohort_size=2), folder)
     >>> verify(folder).rounds

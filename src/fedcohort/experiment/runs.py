@@ -53,7 +53,12 @@ class Objects:
 
 
 def build(config: RunConfig, own: Objects | None = None) -> Simulation:
-    """The simulation that a configuration describes; every mistake in it shows here."""
+    """The simulation that a configuration describes; every mistake in it shows here. `own` are objects of your own.
+
+    >>> simulation = build(RunConfig(task="quadratic", world="mixed-v1(clients=20)", rounds=3, cohort_size=5))
+    >>> len(simulation.run().rows)
+    3
+    """
     own = own or Objects()
     selector = own.selector if own.selector is not None else make_selector(config.selector)
     method = own.method if own.method is not None else make_method(config.method)
