@@ -23,6 +23,7 @@ from fedcohort.experiment.runner import ONE_THREAD
 from fedcohort.registry.lookup import entries as catalogue
 
 NICE = 10
+EXACT, LOOSE = 1e-6, 0.05  # how far a repeated score may be off, with the same versions and with others
 PRESETS = (  # wrappers say nothing by themselves, so they are shown around a selector
     "explore(inner='oort')",
     "probability-cap(inner='oort')",
@@ -126,17 +127,35 @@ def check_cells(archive: Archive, count: int, *, tier: str = "quick", seed: int 
     return [(row, play(entry(row["selector"]), on[row["problem"]], row["seed"])) for row in chosen]
 
 
+def differs(old: Row, new: Row) -> str:
+    """What two rows of the same cell disagree in; empty where they agree.
+
+    Rows of the same versions and machine must be equal; other versions of NumPy or Numba may round differently, and
+    training amplifies that, so there the accuracies may differ by a few points.
+    """
+    if "scores" not in new:
+        return f"it fails now: {new.get('error')}"
+    same = old.get("versions") == new.get("versions")
+    limit = EXACT if same else LOOSE
+    for name in ("anytime", "final"):
+        was, now = old["scores"][name], new["scores"][name]
+        if abs(was - now) > limit:
+            return f"{name} was {was:.6g} and is {now:.6g}" + ("" if same else " (other versions, too)")
+    return ""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line of this module."""
     parser = argparse.ArgumentParser(prog="python -m fedcohort.arena.fill", description=__doc__)
     parser.add_argument("--seeds", default="0-4")
     parser.add_argument("--tier", default="full")
+    parser.add_argument("--problems", nargs="*", default=None, help="only these of the tier")
     parser.add_argument("--selectors", nargs="*", default=None)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--retry", action="store_true", help="also what failed")
     parser.add_argument("--archive", type=Path, default=None)
     given = parser.parse_args(arguments)
-    chosen = tier_problems(given.tier)
+    chosen = [problem(name) for name in given.problems] if given.problems else tier_problems(given.tier)
     if said := missing_data(chosen):
         print(said, flush=True)
     archive = Archive(given.archive)

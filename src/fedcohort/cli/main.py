@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from fedcohort import __version__
+from fedcohort.cli import arena_command as arena
 from fedcohort.cli import compare_command as compare
 from fedcohort.cli import dashboard_command as dashboard
 from fedcohort.cli import data_command as data
@@ -69,7 +70,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {  # in the order of the help
     "verify": journal.verify_command,
     "skew": skew.skew,
 }
-_GROUPS = {"world": world.app, "data": data.app, "journal": journal.app, "flower": flower.app}
+_GROUPS = {"arena": arena.app, "world": world.app, "data": data.app, "journal": journal.app, "flower": flower.app}
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
 for _name, _group in _GROUPS.items():

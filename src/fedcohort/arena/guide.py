@@ -1,0 +1,158 @@
+"""The page "which selector when" from the archive: `python -m fedcohort.arena.guide docs/which-selector.md`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from fedcohort.arena.archive import Archive
+from fedcohort.arena.contest import coverage
+from fedcohort.arena.fill import archive_entries
+from fedcohort.arena.leaderboard import ArenaBoard, Standing, make_board
+from fedcohort.arena.problem_set import ARCHIVE_SEEDS, TUNING_SEEDS, tier_problems
+from fedcohort.arena.standings import REFERENCE
+from fedcohort.registry.lookup import entries as catalogue
+from fedcohort.signals import SIGNALS
+
+KINDS = {  # heterogeneity -> how a person would say it
+    "skew": "Clients have different labels",
+    "noise": "Some clients have wrong labels",
+    "speed": "Some clients are much slower",
+    "availability": "Clients sleep, and regions fail",
+    "quantity": "Clients have very different amounts of data",
+    "liars": "Some clients are broken or malicious",
+    "dropout": "Clients start and do not come back",
+    "mixed": "Everything at once",
+}
+_TOP = 5
+
+
+def write_guide(path: Path, picture: Path, archive: Archive | None = None) -> ArenaBoard:
+    """Write the page and its picture; the board that they show."""
+    archive = archive or Archive()
+    board = make_board(archive.current(), tier_problems("full"))
+    board.plot(picture)
+    path.write_text(guide_text(board, archive, picture.name), encoding="utf-8")
+    return board
+
+
+def guide_text(board: ArenaBoard, archive: Archive, picture: str) -> str:
+    """The page as Markdown."""
+    lines = [
+        "# Which selector when?",
+        "",
+        "Written by `python -m fedcohort.arena.guide` from the archive of [the arena](arena.md); do not edit by hand.",
+        "",
+        *_completeness(board, archive),
+        "",
+        *_overall(board),
+        "",
+        f"![Average ranks and differences to uniform](pictures/{picture})",
+        "",
+    ]
+    for kind in dict.fromkeys(p.kind for p in board.problems):
+        lines += _section(board, kind)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _completeness(board: ArenaBoard, archive: Archive) -> list[str]:
+    share = coverage(archive, archive_entries())
+    (quick, quick_all), (full, full_all) = share["quick"], share["full"]
+    r = board.results
+    lines = [
+        f"The archive holds {quick:,} of {quick_all:,} runs of the quick tier and {full:,} of {full_all:,} runs in all "
+        f"({100 * full / full_all:.0f} %). This page counts {len(r.entries)} selectors on {len(r.problems)} problems "
+        f"({', '.join(r.problems)}) with {len(r.seeds)} seeds.",
+    ]
+    return lines + [f"- {note[0].upper()}{note[1:]}." for note in board.notes]
+
+
+def _overall(board: ArenaBoard) -> list[str]:
+    sure = [s for s in board.standings if s.verdict == "better than uniform" and s.entry != "oracle"]
+    worse = [s for s in board.standings if s.verdict == "worse than uniform"]
+    said = (
+        f"Better than uniform beyond doubt, over all problems: {', '.join(_code(s) for s in sure)}."
+        if sure
+        else "Over all these problems no selector is better than uniform beyond doubt: after correction for so many "
+        "comparisons the differences are undecided or inside the noise."
+    )
+    lines = [said]
+    if worse:
+        lines.append(f"Worse than uniform beyond doubt: {', '.join(_code(s) for s in worse)}.")
+    lines += [
+        "",
+        "| | selector | average rank (95 %) | minus uniform (95 %) | won:lost | reads | traffic | verdict |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for s in board.standings:
+        lines.append(
+            f"| {s.place} | {_code(s)} | {s.rank:.1f} ({s.rank_low:.1f} to {s.rank_high:.1f}) | {_difference(s)} | "
+            f"{s.won}:{s.lost} | {_reads(s)} | {s.traffic:.2f} x | {s.verdict} |"
+        )
+    lines += ["", board.summary(), "", _rules()]
+    return lines
+
+
+def _section(board: ArenaBoard, kind: str) -> list[str]:
+    """Who wins under one kind of heterogeneity, by how much, and what it needs."""
+    columns = [i for i, p in enumerate(board.problems) if p.kind == kind]
+    names = ", ".join(board.problems[i].name for i in columns)
+    values = board.by_kind()[kind]
+    differences = board.results.differences()[:, columns]
+    at = {s.entry: i for i, s in enumerate(board.standings)}
+    lines = [f"## {KINDS[kind]}", "", f"Problems: {names}.", ""]
+    if "oracle" in at:
+        lines += [f"The oracle, which knows the truth, gains {values[at['oracle']]:+.3f} over uniform.", ""]
+    lines += [
+        "| selector | minus uniform | range over seeds and problems | runs ahead | needs | own cost |",
+        "|---|---|---|---|---|---|",
+    ]
+    best = board.leaders(values, _TOP)
+    for s, value in best:
+        mine = differences[at[s.entry]]
+        cost = catalogue("selector")[s.entry].cost if s.entry in catalogue("selector") else "that of the inner selector"
+        lines.append(
+            f"| {_code(s)} | {value:+.3f} | {mine.min():+.3f} to {mine.max():+.3f} | "
+            f"{int((mine > 0).sum())} of {mine.size} | {_reads(s)}{_signals(s)} | {cost}; {s.own_ms:.1f} ms a round |"
+        )
+    return [*lines, "", _verdict(best, {s.entry: differences[at[s.entry]].min() for s, _ in best}), ""]
+
+
+def _verdict(best: list[tuple[Standing, float]], least: dict[str, float]) -> str:
+    always = [_code(s) for s, _ in best if least[s.entry] > 0]
+    if always:
+        return f"Ahead of uniform in every run: {', '.join(always)}. So few seeds cannot show which of them is best."
+    if best and best[0][1] > 0:
+        return f"{_code(best[0][0])} leads, but not in every run: the lead is inside the noise."
+    return "Nobody is ahead of uniform here."
+
+
+def _code(s: Standing) -> str:
+    return f"`{s.entry}`"
+
+
+def _difference(s: Standing) -> str:
+    if s.entry == REFERENCE or s.difference is None:
+        return "-"
+    return f"{s.difference:+.3f} ({s.difference_low:+.3f} to {s.difference_high:+.3f})"
+
+
+def _reads(s: Standing) -> str:
+    return "the truth" if s.privacy is None else f"P{s.privacy}"
+
+
+def _signals(s: Standing) -> str:
+    told = [f"{n} (probe)" if n in SIGNALS and SIGNALS[n].side == "probe" else n for n in s.needs]
+    return f": {', '.join(told)}" if told else ""
+
+
+def _rules() -> str:
+    return (
+        f"Every selector has its default parameters. Seeds {ARCHIVE_SEEDS[0]} to {ARCHIVE_SEEDS[-1]} are the "
+        f"archive's and nothing may be tuned on them; tuning uses seeds from {TUNING_SEEDS} on."
+    )
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/which-selector.md")
+    write_guide(target, target.parent / "pictures" / "which-selector.svg")
