@@ -222,7 +222,7 @@ class Drill:
             taken = self.events / f"fault-{what}"
             if reason in reasons or (what == "straggle" and taken.exists() and rows):
                 continue
-            told = max((p.stat().st_mtime for p in self.state.glob("closings/*")), default=0.0)
+            told = max((p.stat().st_mtime for p in self.state.glob("snapshots/*")), default=0.0)
             if taken.exists() and taken.stat().st_mtime < told:
                 taken.unlink()
             return False
