@@ -130,7 +130,7 @@ class Backend(Protocol):
         ...
 
     def review(self, updates: Updates) -> Mapping[int, str]:
-        """Reasons against replies that do not fit what the others send; called once before aggregation."""
+        """Reasons against replies that do not fit what the others send; asked before a round closes, maybe again."""
         ...
 
     def give_up(self, late: Index, *, timed_out: bool) -> Fates:

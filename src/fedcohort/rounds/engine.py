@@ -130,7 +130,7 @@ class RoundEngine:
         running = int(self.out.running.sum())
         if self.policy.buffer_size:
             return self._buffer_due(running)
-        if running and self.out.accepted >= self.policy.closes_at:
+        if running and self._enough(self.policy.closes_at):
             return "enough-replies"
         if not running:
             return "all-answered"
@@ -140,7 +140,7 @@ class RoundEngine:
         """End the open round: aggregate, evaluate, make it durable, and tell the selector."""
         rnd, self.open_round, self.ended = self.open_round, None, why
         assert rnd is not None
-        self.out.reject(self.backend.review(self._waiting_updates()))
+        self._review()
         before = self.model.params
         landed, info, fates = self._buffered(rnd, why) if self.policy.buffer_size else self._synchronous(rnd)
         landed.signals.update(server_signals(self._needs, landed, self._base(landed, before), self.backend.last_layer))
@@ -263,7 +263,7 @@ class RoundEngine:
     def _buffer_due(self, running: int) -> str | None:
         if not len(self.out):
             return "nobody-out"
-        if self.out.accepted >= self.policy.buffer_size:
+        if self._enough(self.policy.buffer_size):
             return "buffer-full"
         lost = ~self.out.running & (self.out.rows["outcome"] != Outcome.OK)
         if lost.any() and self.out.accepted + running < self.policy.buffer_size:
@@ -276,9 +276,16 @@ class RoundEngine:
         late = self.out.expire(over, np.full(len(self.out), self.policy.deadline))
         self.out.fail(self.backend.give_up(late, timed_out=True).lost)
 
-    def _waiting_updates(self) -> Any:
-        """The accepted replies as one matrix, for the review; a copy is made only where there are several."""
-        return self.out.replies[0][0] if len(self.out.replies) == 1 else self.out.waiting(self._size)
+    def _enough(self, replies: int) -> bool:
+        """Whether so many are accepted, also by the review: a reply that it refuses must not close the round."""
+        if self.out.accepted >= replies:
+            self._review()
+        return self.out.accepted >= replies
+
+    def _review(self) -> None:
+        """Refuse what does not fit the other replies; a copy of them is made only where there are several batches."""
+        found = self.out.replies
+        self.out.reject(self.backend.review(found[0][0] if len(found) == 1 else self.out.waiting(self._size)))
 
     def _synchronous(self, rnd: OpenRound) -> tuple[Landed, dict[str, float], Fates]:
         out, idle = self.out, not len(self.out)

@@ -95,8 +95,9 @@ class Outstanding:
             if client in reasons and outcome[row] != Outcome.OK:
                 self.reasons[client] = reasons[client]
                 refused[reasons[client].partition(":")[0]] += 1
-        self.rows["outcome"][at[fresh]] = outcome[fresh]
-        self.rows["seconds"][at[fresh]] = arrivals.seconds[fresh]
+        if fresh.any():
+            self.rows["outcome"][at[fresh]] = outcome[fresh]
+            self.rows["seconds"][at[fresh]] = arrivals.seconds[fresh]
         if good.any():
             columns = {n: np.asarray(c) for n, c in arrivals.signals.items()}
             self.replies.append((arrivals.updates, columns))

@@ -288,6 +288,7 @@ class FlowerBackend:
         """Seconds, how long the close took after the last reply that was needed, and names."""
         made = sorted(float(r.arrival.message.metadata.created_at) for r in self.replied.values())
         full = len(made) >= self.settings.closes_at
+        self.validator.remember(self.replied[int(c)] for c in np.sort(result.clients[result.replied]))
         if self.settings.keep_updates and self.selector.needs & catalogue.MODEL_SIZED:
             self.memory.keep_vectors(result, self._probed)
         return {

@@ -163,10 +163,13 @@ class ReplyValidator:
                 reasons[slot] = "weight-out-of-range"
             elif reply.norm > self.ratio * usual[1]:
                 reasons[slot] = "update-too-large"
-        good = [r for slot, r in sorted(replies.items()) if slot not in reasons]
+        return reasons
+
+    def remember(self, used: Iterable[ValidReply]) -> None:
+        """What is usual, for later rounds: the weights and norms of replies that were accepted in this one."""
+        good = list(used)
         self.weights = (self.weights + [r.weight for r in good])[-REMEMBERED:]
         self.norms = (self.norms + [r.norm for r in good if r.norm > 0])[-REMEMBERED:]
-        return reasons
 
     def state_dict(self) -> Arrays:
         """What was learned of the deployment."""
