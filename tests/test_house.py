@@ -33,6 +33,7 @@ HOMES = {
     "matplotlib": ("report/plots/",),
     "mlflow": ("report/export/",),
     "numba": ("engines/fused/",),
+    "pandas": ("arena/leaderboard",),
     "ray": ("engines/ray_", "experiment/ray_"),
     "rich": ("cli/", "report/plots/"),
     "sklearn": ("data/", "cli/world_command"),  # the command shows a world on the labels of the digits

@@ -6,6 +6,7 @@ Everything here loads on first use; `import fedcohort` itself needs NumPy only.
     Session             a selector at work, for your own loop: ask, tell, close
     make_selector(...)  "oort(explore=0.8)" to an object; also make_method
     Dataset, task_from  your own arrays as a task
+    arena               rank a selector of your own against all others
 """
 
 from __future__ import annotations
@@ -63,4 +64,5 @@ else:
             "experiment.api": ("simulate", "task_from"),
             "registry.lookup": ("make_method", "make_selector", "make_task_spec", "make_world_spec"),
         },
+        packages=("arena",),
     )

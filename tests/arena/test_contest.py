@@ -52,7 +52,7 @@ def test_a_class_of_ones_own_is_ranked(small, monkeypatch):
     assert heard == [(1, 2), (2, 2)]
     assert {s.entry for s in made.standings} == {"uniform", "oort", "oracle", "Youngest"}
     assert [s.entry for s in made.standings if s.mine] == ["Youngest"]
-    assert made.standings[-1].entry == "Youngest"  # it never sees most of the clients
+    assert made.results.problems == ("digits-skew", "digits-noise")
 
 
 def test_a_selector_that_fails_has_a_row_that_says_so(small, monkeypatch):
@@ -163,6 +163,7 @@ def test_everybody_is_in_the_archive():
         assert entry(name).name == name
 
 
+@pytest.mark.slow
 def test_worker_processes_fill_and_a_dead_one_costs_one_row(tmp_path, monkeypatch):
     code = (
         "import os\nfrom fedcohort.selectors import Uniform\n"

@@ -147,15 +147,20 @@ def test_cliques_join_what_cannot_be_told_apart():
     [
         ((0.1, 0.05, 0.2), 16, 0, 1e-4, 0.003, "better than uniform"),
         ((-0.1, -0.2, -0.05), 0, 16, 1e-4, 0.003, "worse than uniform"),
-        ((0.1, 0.05, 0.2), 7, 1, 0.02, 0.4, "ahead, undecided after correction for all comparisons"),
+        ((0.1, 0.05, 0.2), 7, 1, 0.02, 0.4, "ahead, undecided after correction"),
         ((0.01, -0.05, 0.06), 5, 3, 0.3, 1.0, "inside the noise"),
         ((-0.01, -0.05, 0.06), 5, 3, 0.3, 1.0, "inside the noise"),
-        (None, 8, 0, 0.008, 0.2, "ahead, undecided after correction for all comparisons"),
-        ((0.1, 0.05, 0.2), 3, 0, 0.25, 1.0, "ahead, undecided after correction for all comparisons (3 problems are"),
+        (None, 8, 0, 0.008, 0.2, "ahead, undecided after correction"),
+        ((0.1, 0.05, 0.2), 3, 0, 0.25, 1.0, "ahead, undecided: 3 problems are too few for 1 comparisons"),
     ],
 )
 def test_words(interval, won, lost, p, adjusted, words):
-    assert verdict(interval, won, lost, p, adjusted).startswith(words)
+    assert verdict(interval, won, lost, p, adjusted) == words
+
+
+def test_eight_problems_cannot_decide_among_thirty():
+    said = verdict((0.1, 0.05, 0.2), 8, 0, 2**-7, 32 * 2**-7, comparisons=32)
+    assert said == "ahead, undecided: 8 problems are too few for 32 comparisons"
 
 
 def test_the_largest_complete_table():

@@ -79,7 +79,7 @@ def test_fill_and_merge(small, tmp_path, one_problem):
         (["run", "oort", "--tier", "quik"], "quick"),
         (["run", "oort", "--seeds", "9"], "the archive has seeds 0 to 4"),
         (["run", "oort", "--page", "no/such/page.html"], "its folder does not exist"),
-        (["board", "--max-privacy", "P7"], "P0"),
+        (["board", "--max-privacy", "P7"], "did you mean P3"),
         (["board", "--score", "finl"], "final"),
         (["merge", "none.gz"], "there is no such file"),
         (["advise", "--world", "no.toml"], "does not exist"),

@@ -30,7 +30,7 @@ _KEYS = ("selector", "problem", "seed", "digest")
 
 def shipped(version: str = VERSION) -> Path:
     """The archive that comes with fedcohort."""
-    return Path(str(files("fedcohort.arena").joinpath("archive", f"{version}.jsonl.gz")))
+    return Path(str(files("fedcohort.arena").joinpath(f"archive-{version}.jsonl.gz")))
 
 
 class Archive:

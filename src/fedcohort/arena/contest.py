@@ -62,7 +62,12 @@ def practise(
     score: str = PRIMARY,
     on_row: OnRow | None = None,
 ) -> ArenaBoard:
-    """Compare on seeds outside the archive, where a selector may be tuned; everybody in `against` is run, too."""
+    """Compare on seeds outside the archive, where a selector may be tuned; everybody in `against` is run, too.
+
+    `selector`, `tier`, `score` and `on_row` are those of :func:`run`, and `seeds` may be any but the archive's.
+
+    >>> practise("oort(explore=0.5)", against=["oort"]).standings[0].entry  # doctest: +SKIP
+    """
     forbidden = sorted(set(seeds) & set(ARCHIVE_SEEDS))
     check(not forbidden, f"seeds {forbidden}", "nothing may be tuned on the archive's seeds", "use seeds from 100 on")
     mine = entry(selector)
@@ -81,6 +86,9 @@ def board(
     archive: str | Path | None = None,
 ) -> ArenaBoard:
     """The board from the archive alone; nothing is run.
+
+    `tier` is "quick" or "full", `group` only one group or kind of problems, `score` what the board is ordered by;
+    `max_privacy` leaves out everybody who reads more, and `archive` is another file than the shipped one.
 
     >>> board(tier="quick").results.reference >= 0
     True

@@ -59,7 +59,12 @@ class Standing:
 
 @dataclass(frozen=True)
 class ArenaBoard:
-    """Everybody's place on some problems; made by :func:`fedcohort.arena.board` and :func:`fedcohort.arena.run`."""
+    """Everybody's place on some problems; made by :func:`fedcohort.arena.board` and :func:`fedcohort.arena.run`.
+
+    >>> from fedcohort.arena import board
+    >>> board(tier="quick").standings[0].place
+    1
+    """
 
     score: str
     tier: str
@@ -245,7 +250,7 @@ def _standings(
     for i, name in enumerate(results.entries):
         interval = mean_difference(differences[i])
         won, lost, p = tests[i]
-        words = "the reference" if i == at else verdict(interval, won, lost, p, adjusted[i])
+        words = "the reference" if i == at else verdict(interval, won, lost, p, adjusted[i], len(others))
         none = (None, None, None)
         level = None if name == ORACLE else levels.get(name, 0)
         mean, low, high = interval or none

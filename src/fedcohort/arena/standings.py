@@ -224,8 +224,10 @@ def cliques(ranks: Sequence[float], critical: float) -> list[tuple[int, int]]:
     return out
 
 
-def verdict(interval: tuple[float, float, float] | None, won: int, lost: int, p: float, adjusted: float) -> str:
-    """An entry against uniform in words."""
+def verdict(
+    interval: tuple[float, float, float] | None, won: int, lost: int, p: float, adjusted: float, comparisons: int = 1
+) -> str:
+    """An entry against uniform in words; `comparisons` is how many entries are compared with it."""
     problems = won + lost
     word, side = ("better than uniform", "ahead") if won > lost else ("worse than uniform", "behind")
     if interval is not None and (interval[0] > 0) != (won > lost):
@@ -234,7 +236,7 @@ def verdict(interval: tuple[float, float, float] | None, won: int, lost: int, p:
     if adjusted < ALPHA and (outside or interval is None):
         return word
     if outside or p < ALPHA:
-        least = paired.least_p(problems)
-        few = f" ({problems} problems are too few to decide)" if least * 2 > ALPHA else ""
-        return f"{side}, undecided after correction for all comparisons{few}"
+        few = paired.least_p(problems) * comparisons >= ALPHA
+        why = f": {problems} problems are too few for {comparisons} comparisons" if few else " after correction"
+        return f"{side}, undecided{why}"
     return "inside the noise"

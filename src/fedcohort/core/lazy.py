@@ -10,11 +10,17 @@ Exports = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 OnMissing = Callable[[str, ModuleNotFoundError], Exception]
 
 
-def exports(package: str, places: Mapping[str, Sequence[str]], on_missing: OnMissing | None = None) -> Exports:
+def exports(
+    package: str,
+    places: Mapping[str, Sequence[str]],
+    on_missing: OnMissing | None = None,
+    packages: Sequence[str] = (),
+) -> Exports:
     """`__getattr__`, `__dir__` and `__all__` of a package from {module: names}; modules are relative to the package.
 
     Type checkers do not follow it: the package repeats the names in a TYPE_CHECKING block, and a test compares the two.
-    `on_missing(name, error)` makes the error to raise when a name needs a dependency that is not installed.
+    `on_missing(name, error)` makes the error to raise when a name needs a dependency that is not installed. `packages`
+    inside this one are imported when they are named: `import fedcohort as fc; fc.arena.run(...)`.
 
     >>> get, names, __all__ = exports("fedcohort.core", {"table": ("Table", "column"), "rng": ("generator",)})
     >>> __all__
@@ -25,6 +31,8 @@ def exports(package: str, places: Mapping[str, Sequence[str]], on_missing: OnMis
     home = {name: f".{module}" for module, names in places.items() for name in names}
 
     def get(name: str) -> Any:
+        if name in packages:
+            return importlib.import_module(f".{name}", package)
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
@@ -34,4 +42,4 @@ def exports(package: str, places: Mapping[str, Sequence[str]], on_missing: OnMis
                 raise
             raise on_missing(f"{package}.{name}", error) from None
 
-    return get, lambda: sorted(home), sorted(home)
+    return get, lambda: sorted([*home, *packages]), sorted(home)
