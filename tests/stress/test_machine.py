@@ -11,6 +11,7 @@ journal says; a round whose end was durable is not trained again (`faults.Script
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from collections import Counter
@@ -45,6 +46,9 @@ from fedcohort.types import Outcome
 
 SELECTORS = ("oort", "power-of-choice(d=5)")
 fates = st.lists(st.sampled_from(sorted(FATES)), min_size=MANY, max_size=MANY)
+
+
+logging.getLogger("flwr").setLevel(logging.ERROR)
 
 
 class Faults(RuleBasedStateMachine):
@@ -264,8 +268,8 @@ def possible(fate, selector):
 
 # without shrinking: a failure is shown as it was found, within the time that a test has
 STEPS = settings(
-    max_examples=10,
-    stateful_step_count=25,
+    max_examples=15,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
