@@ -44,7 +44,7 @@ def test_the_order_and_the_numbers():
     assert made.standings[2].verdict == "the reference"
     assert made.standings[0].privacy is None
     assert made.by_kind()["skew"][1] == pytest.approx(0.1)
-    assert made.wins()["good"]["uniform"] == 8
+    assert made.pairwise().wins[1, 2] == 8
     assert [s.entry for s, _ in made.leaders(made.heat().mean(axis=1))] == ["good", EVIL]
 
 
@@ -103,6 +103,7 @@ def test_the_page_needs_nothing_and_runs_nothing(tmp_path):
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
     assert "good, problem by problem" in text
     assert "range over seeds" in text
+    assert "Pairwise wins" in text
     assert board()._repr_html_() in text
     with pytest.raises(BadParameter, match="its folder does not exist"):
         board().page(tmp_path / "missing" / "page.html")

@@ -72,6 +72,16 @@ def test_fill_and_merge(small, tmp_path, one_problem):
     assert len(Archive(path).rows) == 3
 
 
+def test_guide(small, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    made = run(
+        app, ["arena", "guide", str(tmp_path / "which.md"), "--archive", str(small.path)], catch_exceptions=False
+    )
+    assert made.exit_code == 0
+    assert "# Which selector when?" in (tmp_path / "which.md").read_text()
+    assert (tmp_path / "pictures" / "which.svg").is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -82,6 +92,7 @@ def test_fill_and_merge(small, tmp_path, one_problem):
         (["board", "--max-privacy", "P7"], "did you mean P3"),
         (["board", "--score", "finl"], "final"),
         (["merge", "none.gz"], "there is no such file"),
+        (["guide", "none/which.md"], "for its picture"),
         (["advise", "--world", "no.toml"], "does not exist"),
     ],
 )

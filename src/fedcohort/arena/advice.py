@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedcohort.arena.leaderboard import ArenaBoard, Standing
+from fedcohort.arena.board_data import BoardData, Standing
 from fedcohort.arena.problem_set import Problem
 from fedcohort.arena.world_traits import TRAITS, distance, measure_world
 from fedcohort.experiment.runs import build_world_for
@@ -43,7 +43,7 @@ class Advice:
     traits: dict[str, float]
     near: tuple[tuple[Problem, float], ...]
     suggestions: tuple[Suggestion, ...]
-    board: ArenaBoard
+    board: BoardData
 
     def text(self) -> str:
         """As plain text."""
@@ -60,7 +60,7 @@ class Advice:
         return "\n".join([*lines, *(f"note: {n}" for n in self.board.notes)])
 
 
-def advise(world: str, board: ArenaBoard, *, task: str = "digits-mlp", seed: int = 0, count: int = 5) -> Advice:
+def advise(world: str, board: BoardData, *, task: str = "digits-mlp", seed: int = 0, count: int = 5) -> Advice:
     """Suggest selectors for a world (a text of the catalogue, or a file) over the samples of a task."""
     built = build_world_for(make_world_spec(world), make_task_spec(task), seed)
     traits = measure_world(built)

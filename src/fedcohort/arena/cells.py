@@ -16,7 +16,7 @@ from fedcohort.arena import run_scores as scoring
 from fedcohort.arena.oracle import ORACLE, REVISION, Oracle
 from fedcohort.arena.problem_set import Problem, problem, run_digest
 from fedcohort.arena.run_scores import RunScores
-from fedcohort.errors import BadParameter, FedcohortError, UnknownName
+from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.experiment import texts
 from fedcohort.experiment.runs import build_world_for, versions
 from fedcohort.experiment.sweep_worker import one_line
@@ -104,14 +104,6 @@ def _check_selector(label: str, made: Any) -> None:
             f"this is not a selector: it lacks {', '.join(lacking)}",
             "inherit from fedcohort.StatefulSelector",
         )
-
-
-def privacy_level(name: str) -> int:
-    """The highest privacy level of the signals that an entry of the archive reads; 3 where it cannot be made here."""
-    try:
-        return privacy(entry(name).make(None).needs)  # type: ignore[arg-type] - only the oracle reads the world
-    except (FedcohortError, ImportError, AttributeError):
-        return 3
 
 
 def play(who: Entry, on: Problem, seed: int) -> dict[str, Any]:

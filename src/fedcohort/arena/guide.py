@@ -1,14 +1,14 @@
-"""The page "which selector when" from the archive: `python -m fedcohort.arena.guide docs/which-selector.md`."""
+"""The page "which selector when", written from the archive by `fedcohort arena guide`."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from fedcohort.arena.archive import Archive
+from fedcohort.arena.board_data import BoardData, Standing
 from fedcohort.arena.contest import coverage
 from fedcohort.arena.fill import archive_entries
-from fedcohort.arena.leaderboard import ArenaBoard, Standing, make_board
+from fedcohort.arena.leaderboard import make_board
 from fedcohort.arena.problem_set import ARCHIVE_SEEDS, TUNING_SEEDS, tier_problems
 from fedcohort.arena.standings import REFERENCE
 from fedcohort.registry.lookup import entries as catalogue
@@ -27,7 +27,7 @@ KINDS = {  # heterogeneity -> how a person would say it
 _TOP = 5
 
 
-def write_guide(path: Path, picture: Path, archive: Archive | None = None) -> ArenaBoard:
+def write_guide(path: Path, picture: Path, archive: Archive | None = None) -> BoardData:
     """Write the page and its picture; the board that they show."""
     archive = archive or Archive()
     board = make_board(archive.current(), tier_problems("full"))
@@ -36,12 +36,12 @@ def write_guide(path: Path, picture: Path, archive: Archive | None = None) -> Ar
     return board
 
 
-def guide_text(board: ArenaBoard, archive: Archive, picture: str) -> str:
+def guide_text(board: BoardData, archive: Archive, picture: str) -> str:
     """The page as Markdown."""
     lines = [
         "# Which selector when?",
         "",
-        "Written by `python -m fedcohort.arena.guide` from the archive of [the arena](arena.md); do not edit by hand.",
+        "Written by `fedcohort arena guide` from the archive of [the arena](arena.md); do not edit by hand.",
         "",
         *_completeness(board, archive),
         "",
@@ -55,7 +55,7 @@ def guide_text(board: ArenaBoard, archive: Archive, picture: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _completeness(board: ArenaBoard, archive: Archive) -> list[str]:
+def _completeness(board: BoardData, archive: Archive) -> list[str]:
     share = coverage(archive, archive_entries())
     (quick, quick_all), (full, full_all) = share["quick"], share["full"]
     r = board.results
@@ -67,7 +67,7 @@ def _completeness(board: ArenaBoard, archive: Archive) -> list[str]:
     return lines + [f"- {note[0].upper()}{note[1:]}." for note in board.notes]
 
 
-def _overall(board: ArenaBoard) -> list[str]:
+def _overall(board: BoardData) -> list[str]:
     sure = [s for s in board.standings if s.verdict == "better than uniform" and s.entry != "oracle"]
     worse = [s for s in board.standings if s.verdict == "worse than uniform"]
     said = (
@@ -93,7 +93,7 @@ def _overall(board: ArenaBoard) -> list[str]:
     return lines
 
 
-def _section(board: ArenaBoard, kind: str) -> list[str]:
+def _section(board: BoardData, kind: str) -> list[str]:
     """Who wins under one kind of heterogeneity, by how much, and what it needs."""
     columns = [i for i, p in enumerate(board.problems) if p.kind == kind]
     names = ", ".join(board.problems[i].name for i in columns)
@@ -151,8 +151,3 @@ def _rules() -> str:
         f"Every selector has its default parameters. Seeds {ARCHIVE_SEEDS[0]} to {ARCHIVE_SEEDS[-1]} are the "
         f"archive's and nothing may be tuned on them; tuning uses seeds from {TUNING_SEEDS} on."
     )
-
-
-if __name__ == "__main__":
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/which-selector.md")
-    write_guide(target, target.parent / "pictures" / "which-selector.svg")

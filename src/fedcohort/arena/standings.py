@@ -138,15 +138,15 @@ def _notes(
 
 def seed_ranks(values: Double) -> Double:
     """Rank of each entry in each (problem, seed), 1 the best; ties share."""
-    return (
-        1.0 + (values[None] > values[:, None]).sum(axis=1) + 0.5 * ((values[None] == values[:, None]).sum(axis=1) - 1)
-    )
+    above = (values[None] > values[:, None]).sum(axis=1)
+    equal = (values[None] == values[:, None]).sum(axis=1)  # itself included
+    return np.asarray(0.5 + above + 0.5 * equal, np.float64)
 
 
 def problem_ranks(ranks: Double) -> Double:
     """Rank of each entry in each problem (entries, problems), by the mean of its ranks over seeds."""
-    mean = ranks.mean(axis=2).round(9)
-    return seed_ranks(-mean[:, :, None])[:, :, 0]
+    mean: Double = ranks.mean(axis=2).round(9)
+    return np.asarray(seed_ranks(-mean[:, :, None])[:, :, 0], np.float64)
 
 
 def average_ranks(results: Results) -> tuple[Double, Double, Double]:

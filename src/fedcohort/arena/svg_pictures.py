@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedcohort.arena.board_data import BoardData
 from fedcohort.arena.run_scores import SCORES
 from fedcohort.errors import BadParameter
-
-if TYPE_CHECKING:
-    from fedcohort.arena.leaderboard import ArenaBoard
 
 BLUE, ORANGE, GREEN, GREY, PALE = "#0072b2", "#d55e00", "#009e73", "#4a4a4a", "#e3e8ec"
 SERIES = (BLUE, ORANGE, GREEN, "#b3518a", "#b07c00", "#2f9fd8", "#8a6d3b", "#000000")
@@ -61,12 +58,12 @@ def stacked(*pictures: SvgPicture) -> SvgPicture:
     return SvgPicture("".join(parts), max(p.width for p in pictures), top)
 
 
-def board_picture(board: ArenaBoard) -> SvgPicture:
+def board_picture(board: BoardData) -> SvgPicture:
     """Average ranks with intervals and the critical difference, then the heat map."""
     return stacked(rank_picture(board), heat_map(board))
 
 
-def rank_picture(board: ArenaBoard) -> SvgPicture:
+def rank_picture(board: BoardData) -> SvgPicture:
     """A line per entry: average rank, its interval, and bars at the right that join what cannot be told apart."""
     left, wide, top = 230, 460, 66
     count = len(board.standings)
@@ -93,7 +90,7 @@ def rank_picture(board: ArenaBoard) -> SvgPicture:
     return SvgPicture("".join(parts), left + wide + 30 + 7 * max(len(board.groups), 1), height)
 
 
-def heat_map(board: ArenaBoard) -> SvgPicture:
+def heat_map(board: BoardData) -> SvgPicture:
     """Difference to uniform of each entry on each problem, in hundredths for accuracies."""
     left, cell, top = 230, 62, 120
     heat, names = board.heat(), board.results.problems
@@ -115,7 +112,7 @@ def heat_map(board: ArenaBoard) -> SvgPicture:
     return SvgPicture("".join(parts), left + cell * len(names) + 60, top + _LINE * len(board.standings) + 20)
 
 
-def profile_picture(board: ArenaBoard, entries: Sequence[str]) -> SvgPicture:
+def profile_picture(board: BoardData, entries: Sequence[str]) -> SvgPicture:
     """Performance profiles: the share of runs within a gap of the best, for some entries."""
     left, wide, high, top = 60, 460, 240, 40
     gaps = np.linspace(0.0, 2.0 if SCORES[board.score].logarithmic else 0.3, 61)

@@ -18,7 +18,7 @@ TRAITS = {  # name -> (what it is, how much of it counts as one step apart)
     "availability": ("mean share of clients that can be asked", 0.2),
     "quantity": ("coefficient of variation of clients' amounts of data", 0.4),
     "dropout": ("mean probability to drop out of a round", 0.1),
-    "liars": ("share of broken or malicious clients", 0.1),
+    "faulty": ("share of broken or malicious clients", 0.1),
     "clients": ("log10 of the number of clients", 0.5),
 }
 _ROUNDS = 48  # that availability is averaged over
@@ -31,8 +31,8 @@ def measure_world(world: BuiltWorld) -> dict[str, float]:
     seconds = world.expected_seconds(ids, Work(part.sizes, np.ones(ids.size), sent, sent, NOMINAL_PARAMS))
     low, high = np.quantile(np.maximum(seconds, 1e-9), (0.1, 0.9))
     owner = np.repeat(ids, part.sizes)
-    wrong = np.bincount(owner, weights=(part.label != part.clean).astype(np.float64), minlength=ids.size)
-    wrong = wrong / np.maximum(part.sizes, 1)
+    flipped = np.bincount(owner, weights=(part.label != part.clean).astype(np.float64), minlength=ids.size)
+    wrong = flipped / np.maximum(part.sizes, 1)
     there = [world.available(i, 60.0 * i).size for i in range(_ROUNDS)]
     lie = np.asarray(world.fixed.get("lie", np.full(ids.size, HONEST)))
     found = {
@@ -43,7 +43,7 @@ def measure_world(world: BuiltWorld) -> dict[str, float]:
         "availability": float(np.mean(there)) / ids.size,
         "quantity": float(part.sizes.std() / max(part.sizes.mean(), 1e-9)),
         "dropout": float(np.mean(world.fixed.get("dropout", np.zeros(1)))),
-        "liars": float((lie != HONEST).mean()),
+        "faulty": float((lie != HONEST).mean()),
         "clients": math.log10(ids.size),
     }
     return {name: round(value, 3) for name, value in found.items()}

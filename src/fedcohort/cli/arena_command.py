@@ -147,6 +147,24 @@ def merge_command(
         typer.echo(f"{found.merge(Archive(path).rows)} rows from {path}")
 
 
+@app.command("guide")
+def guide_command(
+    out: Annotated[Path, typer.Argument(help="The page to write; its picture goes to pictures/ beside it.")] = Path(
+        "docs/which-selector.md"
+    ),
+    archive: ArchiveFile = None,
+) -> None:
+    """Write the page "which selector when" from the archive."""
+    from fedcohort.arena.archive import Archive
+    from fedcohort.arena.guide import write_guide
+    from fedcohort.errors import check
+
+    pictures = out.parent / "pictures"
+    check(pictures.is_dir(), f"file {str(out)!r}", f"there is no folder {pictures} for its picture", "create it first")
+    write_guide(out, pictures / f"{out.stem}.svg", Archive(archive))
+    typer.echo(f"wrote {out}")
+
+
 def _told(row: Row, done: int, total: int) -> None:
     """One line per run, on standard error."""
     said = row.get("error") or f"anytime {row['scores']['anytime']:.4f}"
