@@ -84,6 +84,7 @@ class FlowerBackend:
         self.here.awaited = self._awaited
         self._failed: list[tuple[int, str]] = []  # fates that are known before anything was sent
         self._given_up: dict[int, Sent] = {}  # slot -> a message whose fate is not known yet
+        self._back: set[int] = set()  # slots whose reply came after all, since fates were last asked for
         self._elapsed, self._started = 0.0, self.began
         self._probed: Probed | None = None
 
@@ -258,7 +259,8 @@ class FlowerBackend:
                 self.clients.silent.add(slot)
             elif sent is not None:
                 self._given_up[slot] = sent
-        came = [slot for slot in self._given_up if slot in self.here.late]
+        back, self._back = self._back | set(self.here.late), set()
+        came = [slot for slot in self._given_up if slot in back]
         gone = [s for s, sent in self._given_up.items() if s not in came and self.settings.clock() > sent.expires]
         for slot in (*came, *gone):
             del self._given_up[slot]
@@ -288,6 +290,7 @@ class FlowerBackend:
         """Seconds, how long the close took after the last reply that was needed, and names."""
         made = sorted(float(r.arrival.message.metadata.created_at) for r in self.replied.values())
         full = len(made) >= self.settings.closes_at
+        self._back |= set(self.here.late)
         self.validator.remember(self.replied[int(c)] for c in np.sort(result.clients[result.replied]))
         if self.settings.keep_updates and self.selector.needs & catalogue.MODEL_SIZED:
             self.memory.keep_vectors(result, self._probed)
