@@ -118,6 +118,7 @@ class Script:
         self.disk, self.folder, self.selector, self.buffer_size = disk, folder, selector, buffer_size
         self.fates = {}  # round -> one fate for each client
         self.closed = 0  # rounds whose end was durable when a process started
+        self.policy = {}  # other settings than usual
         self.patience = 0  # how long the open round may still keep the server busy
 
     def fate(self, index, client):
@@ -196,7 +197,8 @@ class Process:
 
 
 def policy(script):
-    return {**POLICY, "buffer_size": script.buffer_size, **({} if script.buffer_size else SYNCHRONOUS)}
+    usual = {"buffer_size": script.buffer_size} if script.buffer_size else SYNCHRONOUS
+    return {**POLICY, **usual, **script.policy}
 
 
 class ScriptedWorld(World):

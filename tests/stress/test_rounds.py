@@ -1,201 +1,284 @@
-"""The round engine: how many are asked, when a round ends, pauses, late fates, and coming back after a crash."""
+"""When a round ends and what follows, on both backends: early, complete, at the deadline, abandoned, with nobody there;
+what is learned of those cut off; and a crash at every single moment.
+"""
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
-from scipy.stats import binom
+from flwr.app import ConfigRecord, Error
+from flwr.serverapp.strategy import FedAvg
+from tests.flower.grid import FakeClient, FakeGrid, as_record, timing
+from tests.stress.faults import (
+    MANY,
+    Crash,
+    FaultyDisk,
+    Network,
+    OnFlower,
+    Script,
+    Simulated,
+    copied,
+    expected_model,
+    records,
+)
+from tests.stress.federation import World, simulated
+from tests.stress.rubbish import Liar
 
-from fedcohort.errors import BadParameter, OutOfTurn
-from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.runs import build, resume, run
-from fedcohort.rounds.engine import Policy, RoundEngine
-from fedcohort.rounds.over_selection import BackOff, OverSelection, enough_for
-from fedcohort.rounds.session import Session
+from fedcohort.experiment import RunConfig, build, resume, run
+from fedcohort.flower import CohortStrategy
+from fedcohort.registry.lookup import make_selector
 from fedcohort.selectors.uniform import Uniform
 from fedcohort.storage.journal import Journal
-from fedcohort.types import Outcome
+from fedcohort.storage.snapshots import Snapshots
+
+logging.getLogger("flwr").setLevel(logging.ERROR)
+FIRST = as_record({"w": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32)})
+POLICY = {"cohort_size": 4, "deadline": 10.0, "over_select": 1.5, "seed": 1}  # six are asked
 
 
-@pytest.mark.parametrize(("lost", "asked"), [(0.0, 100), (0.1, 124), (0.3, 170), (0.5, 248)])
-def test_the_published_factors(lost, asked):
-    assert enough_for(100, lost) == asked
+def on_simulator(seconds, **policy):
+    """Simulated clients that take so long; None: they drop out."""
+
+    class Timed(World):
+        def seconds(self, index, clients, work):
+            return np.array([99.0 if seconds[c] is None else seconds[c] for c in clients])
+
+        def dropped(self, index, clients):
+            return np.array([seconds[c] is None for c in clients])
+
+        def broken(self, index, clients):
+            return np.array([self.fail(c) for c in clients], np.bool_)
+
+        def fail(self, client):
+            return False
+
+    world = Timed(len(seconds))
+    return simulated(Uniform(), world, **{**POLICY, **policy}).engine
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 40, 2000])
-@pytest.mark.parametrize("lost", [0.01, 0.2, 0.6, 0.85])
-def test_the_optimum_is_the_smallest_that_does(size, lost):
-    """Against SciPy's binomial: m suffices and m - 1 does not."""
-    m = enough_for(size, lost)
-    assert binom.sf(size - 1, m, 1 - lost) >= 0.999 - 1e-9
-    assert m == size or binom.sf(size - 1, m - 1, 1 - lost) < 0.999
+class Clocked(FakeGrid):
+    """Sleeping takes as long as it should, also when something arrives."""
+
+    def sleep(self, seconds):
+        self.now += max(seconds, 1e-9)
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
-def test_measured_drop_out_is_enough_and_not_too_much(rate):
-    """From knowing nothing: 99.9 % of 4000 rounds (with three standard errors of luck), at most 1.05 times m*."""
-    rng, asking, reached, asked = np.random.default_rng(int(100 * rate)), OverSelection(), 0, 0
-    for _ in range(4000):
-        many = asking.ask_for(100)
-        came = int(rng.binomial(many, 1 - rate))
-        asking.learn(came, many - came)
-        reached, asked = reached + (came >= 100), asked + many
-    assert reached / 4000 >= 0.999 - 3 * np.sqrt(0.999 * 0.001 / 4000)
-    assert asked / 4000 <= 1.05 * enough_for(100, rate)
+class Timed(FakeClient):
+    def train(self, message):
+        self.seen.clear()
+        return Error(2, "training failed") if getattr(self, "fail", False) else super().train(message)
+
+    def delay(self, message):
+        return self.seconds if message.metadata.message_type == "train" else 0.0
 
 
-def test_a_jump_is_made_good_and_forgotten_again():
-    rng, asking = np.random.default_rng(0), OverSelection()
-    missed = []
-    for rate in (0.1, 0.5, 0.1):
-        misses = 0
-        for _ in range(100):
-            many = asking.ask_for(100)
-            came = int(rng.binomial(many, 1 - rate))
-            asking.learn(came, many - came)
-            misses += came < 100
-        missed.append(misses)
-    assert missed[1] <= 5
-    assert asking.ask_for(100) <= 130
+def on_flower(seconds, inner=None, **policy):
+    """Flower clients that take so long; None: they never answer."""
+    grid = Clocked([Timed(f"{i:02}", seconds=s) for i, s in enumerate(seconds)])
+    maker = {"method": "fedavg"} if inner is None else {}
+    keys = {**maker, **POLICY, **policy, **timing(grid), "poll": 0.25}
+    strategy = CohortStrategy(inner, selector="uniform", **keys)
+    return strategy._begin(grid, FIRST, 1e6)
 
 
-def test_rules_are_checked():
-    with pytest.raises(BadParameter, match="often"):
-        OverSelection("often")
-    with pytest.raises(BadParameter, match=r"0\.5"):
-        OverSelection(0.5)
-    assert OverSelection(1.3).ask_for(10) == 13
-    for keys in ({"size": 0}, {"deadline": float("inf")}, {"deadline": 0.0}, {"quorum": 0}, {"quorum": 4}):
-        with pytest.raises(BadParameter):
-            Policy(**{"size": 3, "deadline": 10.0, **keys})
+BOTH = pytest.mark.parametrize("backend", [on_simulator, on_flower])
 
 
-def test_pauses_double_up_to_a_limit_and_end_with_success():
-    back = BackOff(2.0, 10.0)
-    assert [back.pause(True) for _ in range(4)] == [2.0, 4.0, 8.0, 10.0]
-    assert back.pause(False) == 0.0
-    assert back.pause(True) == 2.0
+@BOTH
+@pytest.mark.parametrize("close_after", [0, 2])
+def test_a_round_closes_when_enough_are_accepted_and_the_rest_is_late(backend, close_after):
+    engine = backend([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], close_after=close_after)
+    row, enough = engine.round(), close_after or 4
+    assert engine.ended == "enough-replies"
+    assert (row["asked"], row["ok"], row["late"]) == (6, enough, 6 - enough)
+    assert row["seconds"] == pytest.approx(enough)
 
 
-def reply(client, index):
-    return {"client": client, "round": index, "weight": 1.0, "steps": 1, "signals": {}, "delta": None}
+@BOTH
+def test_a_round_closes_when_everybody_has_answered_or_failed(backend):
+    engine = backend([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    if backend is on_flower:
+        for client in list(engine.backend.driver.grid.clients.values())[:4]:
+            client.fail = True
+    else:
+        engine.backend.world.fail = lambda client: client < 4
+    row = engine.round()
+    assert engine.ended == "all-answered"
+    assert (row["ok"], row["failed"], row["seconds"]) == (2, 4, pytest.approx(6.0))
 
 
-def started(now, journal=None, **keys):
-    policy = Policy(**{"size": 3, "deadline": 10.0, "quorum": 2, "over_select": 1.5, "back_off": 4.0, **keys})
-    return RoundEngine(Session(Uniform(), cohort_size=3, seed=1, journal=journal), policy, clock=lambda: now[0])
+@BOTH
+def test_a_round_closes_at_its_deadline(backend):
+    engine = backend([1.0, 2.0, 3.0, 11.0, 12.0, None])
+    row = engine.round()
+    assert engine.ended == "deadline"
+    lost = 1 if backend is on_simulator else 0  # a real server cannot tell the lost from the late
+    assert (row["ok"], row["late"], row["failed"]) == (3, 3 - lost, lost)
+    assert row["seconds"] == pytest.approx(10.0)
 
 
-def test_a_round_closes_at_its_size_and_the_rest_is_late():
-    now = [0.0]
-    engine = started(now)
-    clients = engine.plan(np.arange(9)).clients.tolist()
-    assert len(clients) == 5
-    for client in reversed(clients[:3]):
-        assert engine.due() is None
-        now[0] += 1.0
-        assert engine.reply(reply(client, 0)) is None
-    closed = engine.due()
-    assert (closed.reason, closed.abandoned) == ("size-reached", False)
-    assert [r["client"] for r in closed.accepted] == sorted(clients[:3])  # whatever the order of arrival
-    assert np.bincount(closed.outcome, minlength=5).tolist() == [3, 2, 0, 0, 0]
-    engine.settle(closed)
-    assert engine.wait() == 0.0
-    assert engine.reply(reply(clients[3], 0)) == "round-over"
+@BOTH
+def test_too_few_replies_leave_the_model_and_are_followed_by_a_pause_that_doubles(backend):
+    engine = backend([1.0, 11.0, 11.0, 11.0, 11.0, 11.0], min_replies=2, back_off=40.0, over_select=2.0, cohort_size=3)
+    before, begin, clock = engine.model.params, engine.backend.clock, []
+    for _ in range(3):
+        row = engine.round()
+        assert row["abandoned"] == 1.0
+        assert row["ok"] == 0
+        assert row["filtered"] == 1
+        assert engine.history.reasons[-1][0] == "round-abandoned"
+        clock.append(engine.backend.clock - begin)
+    assert np.array_equal(engine.model.params, before)
+    np.testing.assert_allclose(clock, [50.0, 140.0, 310.0])  # 10 seconds each, then 40, 80 and 160
+    if backend is on_flower:
+        for client in engine.backend.driver.grid.clients.values():
+            client.seconds = 1.0
+    else:
+        engine.backend.world.seconds = lambda index, clients, work: np.ones(clients.size)
+    row = engine.round()
+    assert "abandoned" not in row
+    assert engine.back_off.count == 0
+    assert not np.array_equal(engine.model.params, before)
 
 
-def test_a_round_closes_when_everybody_has_answered_or_failed():
-    now = [0.0]
-    engine = started(now)
-    clients = engine.plan(np.arange(9)).clients.tolist()
-    for client in clients[:2]:
-        engine.reply(reply(client, 0))
-    for client in clients[2:]:
-        engine.failed(client, "connection-lost")
-    closed = engine.due()
-    assert (closed.reason, closed.abandoned) == ("all-answered", False)
-    assert set(closed.reasons.values()) == {"connection-lost"}
+def fates(engine, rounds):
+    """(came, lost) as over-selection learns it, round by round."""
+    learned, learn = [], engine.over_selection.learn
+    engine.over_selection.learn = lambda came, lost: (learned.append((came, lost)), learn(came, lost))[1]
+    for _ in range(rounds):
+        engine.round()
+    return learned
 
 
-def test_below_quorum_is_abandoned_and_followed_by_a_pause():
-    now = [0.0]
-    engine = started(now)
-    for index, start in enumerate((0.0, 14.0, 32.0)):  # 10 seconds each, then 4 and 8 seconds of pause
-        now[0] = start - 0.01
-        if index:
-            assert engine.plan(np.arange(9)) is None
-        now[0] = start
-        clients = engine.plan(np.arange(9)).clients.tolist()
-        engine.reply(reply(clients[0], index))
-        now[0] = start + 9.99
-        assert engine.due() is None
-        now[0] = start + 10.0
-        closed = engine.due()
-        assert (closed.reason, closed.abandoned, closed.accepted) == ("below-quorum", True, ())
-        assert (closed.outcome == Outcome.FILTERED).sum() == 1
-        engine.settle(closed)
-    assert engine.wait() == 16.0
+def test_fates_of_those_cut_off_are_known_at_once_in_the_simulator():
+    """Six asked, four used: one would have come, one would not."""
+    engine = on_simulator([1.0, 2.0, 3.0, 4.0, 5.0, None])
+    assert fates(engine, 1) == [(5, 1)]
 
 
-def test_nobody_there_is_no_round():
-    engine = started([0.0])
-    assert engine.plan(np.empty(0, np.int64)) is None
-    assert not engine.open
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_fates_of_those_cut_off_are_learned_later_on_flower(evaluate):
+    """The fifth comes while another round runs, or while the model is evaluated; the sixth is given up at last."""
+    inner = FedAvg(fraction_evaluate=1.0 if evaluate else 0.0)
+    engine = on_flower([1.0, 2.0, 3.0, 4.0, 5.0, None], inner)
+    if evaluate:
+        grid = engine.backend.driver.grid
+        for client in grid.clients.values():
+            client.delay = lambda m, c=client: 2.0 if m.metadata.message_type == "evaluate" else Timed.delay(c, m)
+    learned = fates(engine, 12)
+    came, lost = (sum(column) for column in zip(*learned, strict=True))
+    assert learned[0] == (4, 0)
+    unknown, asked = engine.backend._given_up, np.concatenate(engine.history.cohorts)
+    assert lost == np.count_nonzero(asked == 5) - (5 in unknown) >= 1
+    assert came + lost + len(unknown) == asked.size
 
 
-def test_turns_are_kept():
-    now = [0.0]
-    engine = started(now)
-    engine.plan(np.arange(9))
-    with pytest.raises(OutOfTurn, match="is open"):
-        engine.plan(np.arange(9))
-    now[0] = 10.0
-    closed = engine.due()
-    engine.settle(closed)
-    with pytest.raises(OutOfTurn):
-        engine.settle(closed)
+@BOTH
+def test_nobody_there(backend):
+    """A round without clients ends, changes nothing, and is not held against anybody."""
+    engine = backend([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    here = [False]
+    if backend is on_flower:
+        grid = engine.backend.driver.grid
+        grid.online = lambda: list(grid.clients) if here[0] else []
+    else:
+        engine.backend.world.available = lambda index, clock: np.arange(6 if here[0] else 0)
+    before, begin = engine.model.params, engine.backend.clock
+    row = engine.round()
+    assert (row["asked"], row["ok"]) == (0, 0)
+    assert "abandoned" not in row
+    assert engine.backend.clock > begin
+    assert np.array_equal(engine.model.params, before)
+    here[0] = True
+    assert engine.round()["ok"] == 4
 
 
-def test_fates_of_those_cut_off_are_learned_later():
-    """Five asked, three used. One comes later, one never: counted as 4 of 5, not as 3 of 5 and not as 3 of 3."""
-    now = [0.0]
-    engine = started(now, over_select="adaptive")
-    engine.over_selection.lost, engine.over_selection.seen = 0.0, 1e-9
-    engine.over_selection.rule = 1.5
-    clients = engine.plan(np.arange(9)).clients.tolist()
-    for client in clients[:3]:
-        engine.reply(reply(client, 0))
-    engine.settle(engine.due())
-    assert (round(engine.over_selection.lost), round(engine.over_selection.seen)) == (0, 3)
-    now[0] = 5.0
-    engine.reply(reply(clients[3], 0))
-    now[0] = 10.0
-    for client in engine.plan(np.arange(9)).clients.tolist()[:3]:
-        engine.reply(reply(client, 1))
-    engine.settle(engine.due())
-    assert engine.over_selection.lost == pytest.approx(1.0)
-    assert engine.over_selection.seen == pytest.approx(3 * 0.995 + 3 + 2)
+def test_nobody_there_in_a_loop_that_is_not_ours():
+    grid = FakeGrid([FakeClient("0"), FakeClient("1")])
+    strategy = CohortStrategy(FedAvg(), selector="uniform", cohort_size=2, deadline=5.0, **timing(grid))
+    assert len(list(strategy.configure_train(1, FIRST, ConfigRecord(), grid))) == 2
+    assert strategy.aggregate_train(1, []) == (None, None)
+    grid.online = lambda: []
+    assert list(strategy.configure_train(2, FIRST, ConfigRecord(), grid)) == []
+    assert strategy.aggregate_train(2, []) == (None, None)
 
 
-def test_coming_back_abandons_the_open_round(tmp_path):
-    now = [0.0]
-    journal = Journal.create(tmp_path / "journal.db", {})
-    engine = started(now, journal)
-    clients = engine.plan(np.arange(9)).clients.tolist()
-    for client in clients:
-        engine.reply(reply(client, 0))
-    engine.settle(engine.due())
-    second = engine.plan(np.arange(9)).clients.tolist()
-    journal.close()  # gone, with round 1 open
-    journal = Journal.open(tmp_path / "journal.db")
-    again = started(now, journal)
-    assert again.recover(journal.records()) == 1
-    assert again.session.index == 2
-    last = list(journal.records("tell"))[-1].unpack()
-    assert last[0]["clients"].tolist() == sorted(second)
-    assert last[1]["metrics"]["ended"] == "server-restarted"
-    assert again.recover(journal.records()) == 0
-    journal.close()
+def test_a_reply_that_is_refused_in_comparison_does_not_close_the_round():
+    """The fourth reply dominates the others: the round waits for the fifth."""
+    kinds = {3: "update that dominates"}
+    clients = [Liar(f"{i:02}", lambda r, i=i: kinds.get(i, ""), seconds=1.0 + i) for i in range(6)]
+    grid = FakeGrid(clients)
+    engine = CohortStrategy(method="fedavg", selector="uniform", **POLICY, **timing(grid))._begin(grid, FIRST, 1e6)
+    row = engine.round()
+    assert (row["ok"], row["rejected"], row["late"]) == (4, 1, 1)
+    assert row["seconds"] == pytest.approx(5.0)
+
+
+def test_asynchronous_rounds_expire_everybody_after_its_own_time():
+    """While two new clients are probed for, a third one's time runs out; the two have theirs still before them."""
+
+    class Slow(World):
+        def seconds(self, index, clients, work):
+            return np.where(clients == 0, 8.0, np.where(clients < 3, 1.0, 9.9))
+
+    world = Slow(8)
+    engine = simulated(make_selector("power-of-choice(d=8)"), world, cohort_size=3, buffer_size=2, seed=1).engine
+    late = [row["late"] for row in (engine.round() for _ in range(20))]
+    assert late == [0.0] * 20
+
+
+@pytest.mark.parametrize("kind", [Simulated, OnFlower])
+def test_a_crash_at_every_moment_twice(tmp_path, kind):
+    """Three rounds; the process dies at the n-th moment, and the next one does. It ends as if nothing had happened."""
+    disk = FaultyDisk()
+    try:
+        whole = ended(kind, disk, tmp_path / "whole", None)[:2]
+        dies_in, crashes = 0, 2
+        while crashes:
+            *found, crashes = ended(kind, disk, tmp_path / str(dies_in), dies_in)
+            assert found == list(whole), dies_in
+            dies_in += 1
+        assert dies_in > 30
+    finally:
+        disk.remove()
+
+
+def ended(kind, disk, folder, dies_in):
+    """Asks and tells, the model, and the number of crashes of a run whose first two processes die so soon."""
+    folder.mkdir()
+    script, crashes, rounds = Script(disk, folder, "oort", 0), 0, 0
+    script.policy = {
+        "over_select": 1.0
+    }  # everybody answers: on Flower nobody is busy for one process and free for another
+    script.fates = {0: ["good", "nan", "slow"] * 4, 1: ["slow", "fails", "good", "stray"] * 3, 2: ["good", "twice"] * 6}
+    if kind is OnFlower:
+        script.network = Network(script)
+        script.network.grow(MANY)
+    while rounds < 3:
+        target = tmp_copy(folder, crashes)
+        disk.dies_in, disk.at_death = dies_in if crashes < 2 else None, lambda to=target: copied(script.folder, to)
+        process = None
+        try:
+            process = kind(script)
+            while process.engine.session.index < 3:
+                process.round()
+            rounds = 3
+        except Crash:
+            crashes, script.folder = crashes + 1, target
+            disk.dies_in = None
+        if process is not None:
+            process.gone()
+    disk.dies_in = None
+    asks = [entry for entry in records(script.folder) if entry[0] in ("ask", "tell")]
+    model = process.engine.model.params
+    assert model.tobytes() == expected_model(script.folder, 2 * MANY)[0].tobytes()
+    return asks, model.tolist(), crashes
+
+
+def tmp_copy(folder, crashes):
+    return folder.with_name(f"{folder.name}-after-{crashes}")
 
 
 DROPPING = RunConfig(
@@ -217,32 +300,9 @@ def test_simulated_rounds_adapt_and_resume_the_same(tmp_path):
     assert (whole.column("ok") >= 6).all()
     simulation = build(DROPPING)
     journal = Journal.create(tmp_path / "part" / "journal.db", {"config": DROPPING.to_dict(), "version": "0.1.0"})
-    from fedcohort.storage.snapshots import Snapshots
-
-    simulation = type(simulation)(
-        simulation.session.selector,
-        simulation.method,
-        simulation.world,
-        simulation.task,
-        DROPPING,
-        journal=journal,
-        snapshots=Snapshots(tmp_path / "part" / "snapshots"),
-    )
+    simulation.attach(journal, Snapshots(tmp_path / "part" / "snapshots"))
     steps = simulation.steps()
     for _ in range(4):
         next(steps)
     journal.close()
     assert resume(tmp_path / "part").history.rows == whole.rows
-
-
-def test_a_simulated_round_below_quorum_leaves_the_model_and_pauses():
-    config = RunConfig(**{**DROPPING.to_dict(), "over_select": 1.0, "min_replies": 6, "back_off": 1000.0, "rounds": 6})
-    simulation = build(config)
-    models, abandoned = [simulation.model.params], []
-    for row in simulation.steps():
-        abandoned.append("abandoned" in row)
-        assert np.array_equal(simulation.model.params, models[-1]) == abandoned[-1]
-        assert not abandoned[-1] or (row["ok"] == 0 and row["clock"] >= 1000.0)
-        models.append(simulation.model.params)
-    assert any(abandoned)
-    assert not all(abandoned)

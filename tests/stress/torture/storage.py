@@ -24,7 +24,7 @@ import numpy as np
 from recorder import RecordingDisk, image_after_crash, image_after_power_cut, lay_out
 
 from fedcohort.errors import FedcohortError, JournalDamaged, RunLocked, StoreError
-from fedcohort.experiment.config import RunConfig
+from fedcohort.experiment import RunConfig, build
 from fedcohort.experiment.runs import build
 from fedcohort.registry.lookup import make_method, make_selector
 from fedcohort.sim.simulation import Simulation
