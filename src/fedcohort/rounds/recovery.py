@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedcohort.core.columns import part, prefixed
-from fedcohort.errors import JournalDamaged, StateMismatch
+from fedcohort.errors import JournalDamaged, StateMismatch, VersionMismatch
 from fedcohort.rounds.replay import ask_again, ask_columns, result_columns, result_from
 from fedcohort.rounds.session import Session
 from fedcohort.storage.journal import Journal
@@ -125,6 +125,9 @@ class Recovery:
         if found is None:
             return None
         _, arrays, meta = found
+        if "ask" not in meta:
+            rule = "an earlier version wrote it, with less in it than is needed to continue"
+            raise VersionMismatch("snapshot", rule, "remove the snapshots to start from the beginning")
         self._check(session, meta)
         session.load_state_dict(part(arrays, SESSION))
         ask_again(session, part(arrays, ASK), meta["ask"], part(arrays, PROFILE) if profiles is None else profiles)
