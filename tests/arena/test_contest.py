@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -60,6 +63,16 @@ def test_a_selector_that_fails_has_a_row_that_says_so(small, monkeypatch):
     made = run(Crashes(), seeds=[0], archive=small.path)
     assert made.standings[-1].entry == "Crashes"
     assert any("Crashes failed in 2 runs" in n and "I give up" in n for n in made.notes)
+
+
+def test_the_example_of_the_documentation(small, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "arena.md").read_text()
+    names: dict[str, object] = {}
+    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], names)
+    monkeypatch.setattr("fedcohort.arena.contest.tier_problems", lambda tier: tier_problems(tier)[:2])
+    made = names["fc"].arena.run(names["Fastest"], seeds=[0], archive=small.path)
+    assert made.notes == ()
+    assert "Fastest <- yours" in str(made)
 
 
 def test_an_object_is_copied_for_every_run():

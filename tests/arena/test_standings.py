@@ -182,6 +182,15 @@ def test_problems_that_are_not_filled_are_named():
     assert PROBLEMS[3] in notes[0]
 
 
+def test_a_problem_that_is_hardly_begun_does_not_cost_the_others_their_seeds():
+    table = rows({"uniform": 0.5, "a": 0.6, "b": 0.7}, seeds=(0, 1, 2), problems=PROBLEMS[:2])
+    begun = rows({"uniform": 0.5, "a": 0.6, "b": 0.7}, seeds=(0,), problems=PROBLEMS[2:3])
+    found, notes = collect([*table, *begun], PROBLEMS[:3])
+    assert found.problems == tuple(PROBLEMS[:2])
+    assert found.seeds == (0, 1, 2)
+    assert PROBLEMS[2] in notes[0]
+
+
 def test_without_uniform_there_is_no_board():
     with pytest.raises(StoreError, match="no run of uniform"):
         collect(rows({"a": 0.5}), PROBLEMS)

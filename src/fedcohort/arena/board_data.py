@@ -102,10 +102,11 @@ class BoardData:
         """What was compared, and how far ranks must be apart, in sentences."""
         r = self.results
         seeds = ", ".join(str(s) for s in r.seeds)
+        ratios = " Differences are of logarithms, positive is better." if SCORES[self.score].logarithmic else ""
         return (
             f"{len(r.entries)} selectors on {len(r.problems)} problems, seeds {seeds}. {self.score}: "
-            f"{SCORES[self.score].about}. Average ranks that differ by less than {self.critical:.1f} cannot be told "
-            "apart (Nemenyi, 95 %)."
+            f"{SCORES[self.score].about}.{ratios} Average ranks that differ by less than {self.critical:.1f} cannot "
+            "be told apart (Nemenyi, 95 %)."
         )
 
     def text(self) -> str:

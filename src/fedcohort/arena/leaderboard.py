@@ -125,14 +125,13 @@ def _standings(
 ) -> tuple[Standing, ...]:
     differences, at = results.differences(), results.reference
     tests = [wins_and_p(values, results.values[at]) for values in results.values]
-    others = [i for i in range(len(results.entries)) if i != at]
-    adjusted = dict(zip(others, paired.holm([tests[i][2] for i in others]), strict=True))
+    adjusted, family = _corrected([p for _, _, p in tests], results, mine)
     traffic, own = _costs(results, rows)
     out = []
     for i, name in enumerate(results.entries):
         interval = mean_difference(differences[i])
         won, lost, p = tests[i]
-        words = "the reference" if i == at else verdict(interval, won, lost, p, adjusted[i], len(others))
+        words = "the reference" if i == at else verdict(interval, won, lost, p, adjusted[i], family[i])
         mean, low, high = interval or (None, None, None)
         rank, rank_low, rank_high = (float(r) for r in ranks[:, i])
         out.append(
@@ -157,6 +156,17 @@ def _standings(
             )
         )
     return tuple(out)
+
+
+def _corrected(p: list[float], results: Results, mine: set[str]) -> tuple[dict[int, float], dict[int, int]]:
+    """Holm-corrected p-values and how many comparisons each was one of: one's own are planned, and a family apart."""
+    adjusted: dict[int, float] = {}
+    family: dict[int, int] = {}
+    for own in (False, True):
+        at = [i for i, e in enumerate(results.entries) if e != REFERENCE and (e in mine) is own]
+        adjusted |= dict(zip(at, paired.holm([p[i] for i in at]).tolist(), strict=True))
+        family |= dict.fromkeys(at, len(at))
+    return adjusted, family
 
 
 def _costs(results: Results, rows: Sequence[Row]) -> tuple[dict[str, float], dict[str, float]]:

@@ -26,6 +26,7 @@ from fedcohort.experiment.metrics import paired
 REFERENCE = "uniform"
 ALPHA = 0.05
 DRAWS = 1000
+FILLED = 0.8  # of the runs of the fullest problem, for a problem to count
 Double = NDArray[np.float64]
 Row = dict[str, Any]
 
@@ -69,9 +70,9 @@ def collect(
 ) -> tuple[Results, list[str]]:
     """The largest complete table among these rows, and notes on what is left out.
 
-    A problem counts when uniform and at least half of the entries have run on it, a seed when at least half of the
-    entries have it everywhere, and an entry when it has all of both. Entries in `keep` stay: the table shrinks to the
-    problems and seeds that they have.
+    A problem counts when uniform has run on it and it has at least four fifths of the runs of the fullest one, a seed
+    when at least half of the entries have it everywhere, and an entry when it has all of both. Entries in `keep` stay:
+    the table shrinks to the problems and seeds that they have.
     """
     if score not in SCORES:
         raise UnknownName.among("score", score, SCORES)
@@ -91,7 +92,8 @@ def _complete(
 ) -> tuple[list[str], list[int]]:
     must, half = {REFERENCE, *keep}, len(entries) / 2
     who = {p: {e for e, q, _ in found if q == p} for p in problems}
-    on = [p for p in problems if must <= who[p] and len(who[p]) >= half]
+    runs = Counter(p for _, p, _ in found)
+    on = [p for p in problems if must <= who[p] and runs[p] >= FILLED * max(runs.values())]
     every = sorted({s for _, _, s in found})
     seeds = []
     for seed in every:
