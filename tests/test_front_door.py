@@ -108,14 +108,6 @@ def for_types(package: str) -> dict[str, str]:
     return found
 
 
-def at_run_time(package: str) -> dict[str, str]:
-    """name -> module, as the call of `exports` has it."""
-    calls = [node for node in ast.walk(init_of(package)) if isinstance(node, ast.Call)]
-    (places,) = [ast.literal_eval(call.args[1]) for call in calls if ast.unparse(call.func) == "exports"]
-    absolute = importlib.util.resolve_name
-    return {name: absolute(f".{module}", package) for module, names in places.items() for name in names}
-
-
 def documented() -> dict[str, list[str]]:
     """package -> names, as docs/api.md has them."""
     found: dict[str, list[str]] = {}
@@ -147,10 +139,9 @@ def with_examples() -> list[str]:
 @pytest.mark.parametrize("package", EXPORTING)
 def test_types_run_time_and_all_agree(package):
     module = importlib.import_module(package)
-    assert at_run_time(package) == for_types(package)
     assert module.__all__ == sorted(for_types(package))
     assert set(module.__all__) <= set(dir(module))
-    for name, home in at_run_time(package).items():
+    for name, home in for_types(package).items():
         assert getattr(module, name) is getattr(importlib.import_module(home), name)
 
 
@@ -159,7 +150,7 @@ def test_no_export_has_the_name_of_a_module_beside_it(package):
     """Importing the module would replace the export."""
     folder = SRC / Path(*package.split("."))
     modules = {path.stem for path in folder.glob("*.py")} | {path.name for path in folder.iterdir() if path.is_dir()}
-    assert not modules & set(at_run_time(package))
+    assert not modules & set(for_types(package))
 
 
 def test_packages_without_exports_have_none():
@@ -181,7 +172,7 @@ def test_the_whole_catalogue_is_exported(entry):
 
 
 def test_exported_names_are_exactly_the_documented_ones():
-    assert documented() == {package: sorted(at_run_time(package)) for package in documented()}
+    assert documented() == {package: sorted(for_types(package)) for package in documented()}
     assert sorted(documented()) == EXPORTING
 
 
@@ -224,7 +215,7 @@ def test_flower_asks_for_its_extra_when_a_name_is_used(name):
 def test_every_name_loads_without_torch():
     """What needs torch says so when it is made."""
     pytest.importorskip("flwr")
-    names = [f"{package}:{name}" for package in EXPORTING for name in at_run_time(package)]
+    names = [f"{package}:{name}" for package in EXPORTING for name in for_types(package)]
     load = "for name in sys.argv[1:]: pkgutil.resolve_name(name)"
     code = f"import pkgutil, sys; sys.modules['torch'] = None\n{load}"
     subprocess.run([sys.executable, "-c", code, *names], check=True)

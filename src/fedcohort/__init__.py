@@ -47,22 +47,4 @@ if TYPE_CHECKING:
     from fedcohort.types import Updates as Updates
     from fedcohort.worlds.world_spec import WorldSpec as WorldSpec
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "types": ("Cohort", "Model", "Outcome", "Plan", "Round", "RoundResult", "Signals", "Updates"),
-            "protocols": ("Method", "Prober", "Selector", "Task", "World"),
-            "errors": ("FedcohortError",),
-            "rounds.history": ("History",),
-            "rounds.policy": ("RoundPolicy",),
-            "rounds.roster": ("Roster",),
-            "rounds.session": ("Session",),
-            "selectors.base": ("StatefulSelector",),
-            "worlds.world_spec": ("WorldSpec",),
-            "data.dataset": ("Dataset",),
-            "experiment.config": ("RunConfig",),
-            "experiment.api": ("simulate", "task_from"),
-            "registry.lookup": ("make_method", "make_selector", "make_task_spec", "make_world_spec"),
-        },
-        packages=("arena",),
-    )
+    __getattr__, __dir__, __all__ = exports(__name__, packages=("arena",))

@@ -25,12 +25,4 @@ if TYPE_CHECKING:
     from fedcohort.arena.problem_set import problem as problem
     from fedcohort.arena.problem_set import problems as problems
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "archive": ("Archive",),
-            "contest": ("board", "practise", "run"),
-            "leaderboard": ("ArenaBoard",),
-            "problem_set": ("Problem", "problem", "problems"),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

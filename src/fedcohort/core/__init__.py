@@ -23,22 +23,4 @@ if TYPE_CHECKING:
     from fedcohort.core.table import column as column
     from fedcohort.core.table import ragged as ragged
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "table": ("Table", "block", "column", "ragged"),
-            "rng": ("generator",),
-            "constraints": (
-                "Choice",
-                "Count",
-                "CountOrZero",
-                "Either",
-                "Factor",
-                "Finite",
-                "Interval",
-                "NotNegative",
-                "Positive",
-                "Share",
-            ),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -12,9 +12,4 @@ if TYPE_CHECKING:
     from fedcohort.data.dataset import available as available
     from fedcohort.data.dataset import load as load
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "dataset": ("Dataset", "Status", "available", "load"),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -22,14 +22,4 @@ if TYPE_CHECKING:
     from fedcohort.engines.torch_reference import ReferenceEngine as ReferenceEngine
     from fedcohort.engines.torch_workers.workers_engine import WorkersEngine as WorkersEngine
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "networks": ("Conv", "Flatten", "Linear", "MaxPool", "Network", "ReLU", "lenet", "mlp"),
-            "interface": ("ClientData", "Engine"),
-            "numpy_engine": ("NumpyEngine",),
-            "torch_reference": ("ReferenceEngine",),
-            "fused.fused_engine": ("FusedEngine",),
-            "torch_workers.workers_engine": ("WorkersEngine",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -25,15 +25,4 @@ if TYPE_CHECKING:
     from fedcohort.experiment.verification import Verified as Verified
     from fedcohort.experiment.verification import verify as verify
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "api": ("simulate", "task_from"),
-            "config": ("RunConfig",),
-            "runs": ("RunResult", "build", "read", "resume", "run"),
-            "store": ("Store", "StoredRun"),
-            "sweep": ("Sweep", "SweepOutcome", "run_sweep"),
-            "verification": ("Verified", "verify"),
-            "metrics.comparison": ("Comparison", "compare"),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -22,13 +22,4 @@ if TYPE_CHECKING:
     from fedcohort.flower.train_instructions import SUPPORTED as SUPPORTED
     from fedcohort.flower.train_instructions import instructions as instructions
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "train_instructions": ("SUPPORTED", "instructions"),
-            "client.cohort_app": ("CohortApp",),
-            "client.measurement": ("Outputs",),
-            "server.strategy": ("CohortStrategy",),
-        },
-        MissingExtra.instead_of,
-    )
+    __getattr__, __dir__, __all__ = exports(__name__, MissingExtra.instead_of)

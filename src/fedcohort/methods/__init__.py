@@ -31,28 +31,4 @@ if TYPE_CHECKING:
     from fedcohort.methods.scaffold import Scaffold as Scaffold
     from fedcohort.methods.trimmed_mean import TrimmedMean as TrimmedMean
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "fedavg": ("FedAvg",),
-            "fedprox": ("FedProx",),
-            "fedpdp": ("FedPdp",),
-            "fednova": ("FedNova",),
-            "scaffold": ("Scaffold",),
-            "feddyn": ("FedDyn",),
-            "fedavgm": ("FedAvgM",),
-            "fedopt": ("FedAdagrad", "FedAdam", "FedYogi"),
-            "median": ("Median",),
-            "trimmed_mean": ("TrimmedMean",),
-            "krum": ("Krum", "MultiKrum"),
-            "geometric_median": ("GeometricMedian",),
-            "norm_clip": ("NormClip",),
-            "fedbuff": ("FedBuff",),
-            "fedca": ("FedCA",),
-            "cmfl": ("CMFL",),
-            "feddf": ("FedDF",),
-            "rhfl": ("RHFL",),
-            "fedbio": ("FedBiO",),
-            "base": ("MethodBase",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -14,10 +14,4 @@ if TYPE_CHECKING:
     from fedcohort.papers.study import Quantity as Quantity
     from fedcohort.papers.study import Study as Study
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "catalogue": ("chosen", "studies"),
-            "study": ("Cell", "Claim", "Quantity", "Study"),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -16,10 +16,4 @@ if TYPE_CHECKING:
     from fedcohort.registry.lookup import make_world_spec as make_world_spec
     from fedcohort.registry.lookup import names as names
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "catalogue": ("CatalogueEntry",),
-            "lookup": ("entry", "load", "make_method", "make_selector", "make_task_spec", "make_world_spec", "names"),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -11,9 +11,4 @@ if TYPE_CHECKING:
     from fedcohort.report.build import ReportOptions as ReportOptions
     from fedcohort.report.build import make_report as make_report
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "build": ("ReportFiles", "ReportOptions", "make_report"),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -14,14 +14,4 @@ if TYPE_CHECKING:
     from fedcohort.rounds.roster import Roster as Roster
     from fedcohort.rounds.session import Session as Session
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "session": ("Session",),
-            "policy": ("RoundPolicy",),
-            "history": ("History",),
-            "roster": ("Roster",),
-            "engine": ("RoundEngine",),
-            "backend": ("Backend",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

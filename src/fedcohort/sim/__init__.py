@@ -11,11 +11,4 @@ if TYPE_CHECKING:
     from fedcohort.sim.run_settings import RunSettings as RunSettings
     from fedcohort.sim.simulation import Simulation as Simulation
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "simulation": ("Simulation",),
-            "federation": ("Federation",),
-            "run_settings": ("RunSettings",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

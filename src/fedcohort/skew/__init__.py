@@ -24,12 +24,4 @@ if TYPE_CHECKING:
     from fedcohort.skew.ranking import rank_clients as rank_clients
     from fedcohort.skew.skew_report import SkewReport as SkewReport
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "ranking": ("measure", "rank_clients"),
-            "skew_report": ("SkewReport",),
-            "confidence": ("comparisons_needed", "confidence_of", "radius"),
-            ".selectors.fedacs": ("skewness",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

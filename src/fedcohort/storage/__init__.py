@@ -13,11 +13,4 @@ if TYPE_CHECKING:
     from fedcohort.storage.journal_reader import Record as Record
     from fedcohort.storage.run_folder import RunFolder as RunFolder
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "journal": ("Journal",),
-            "journal_reader": ("JournalReader", "JournalTail", "Record"),
-            "run_folder": ("RunFolder",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -12,11 +12,4 @@ if TYPE_CHECKING:
     from fedcohort.tasks.quadratic import QuadraticSpec as QuadraticSpec
     from fedcohort.tasks.spec import TaskSpec as TaskSpec
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "classification": ("ClassificationSpec",),
-            "quadratic": ("Quadratic", "QuadraticSpec"),
-            "spec": ("TaskSpec",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -31,16 +31,4 @@ if TYPE_CHECKING:
     from fedcohort.testing.task_contract import TaskContract as TaskContract
     from fedcohort.testing.world_contract import WorldContract as WorldContract
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "selector_contract": ("SelectorContract",),
-            "method_contract": ("MethodContract",),
-            "world_contract": ("WorldContract",),
-            "task_contract": ("TaskContract",),
-            "backend_contract": ("BackendContract",),
-            "synthetic_federation": ("SyntheticFederation",),
-            "linear_evaluator": ("LinearEvaluator",),
-            "method_checks": ("example_round",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -45,26 +45,4 @@ if TYPE_CHECKING:
     from fedcohort.worlds.world_spec import Validation as Validation
     from fedcohort.worlds.world_spec import WorldSpec as WorldSpec
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "world_spec": ("Validation", "WorldSpec"),
-            "built_world": ("BuiltWorld", "build_world"),
-            "partition": ("Dominance", "FewClass", "FlashPartition", "Iid", "Partition", "QuantitySkew"),
-            "dirichlet": ("ClassDirichlet", "ClientDirichlet", "LayeredDirichlet", "SelfBalancing"),
-            "natural": ("LabelSkew", "LabelsPerClient", "Natural", "Shards"),
-            "label_noise": ("BetaNoise", "GivenNoise", "NoNoise", "Noise"),
-            "latency": (
-                "Constant",
-                "FlashRLLatency",
-                "Latency",
-                "Lognormal",
-                "Pareto",
-                "Physical",
-                "ShiftedExponential",
-            ),
-            "availability": ("Always", "Availability", "Bernoulli", "FromTrace", "Markov"),
-            "faults": ("Faults",),
-            "trace": ("Trace", "load_trace"),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

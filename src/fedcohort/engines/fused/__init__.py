@@ -9,9 +9,4 @@ from fedcohort.core.lazy import exports
 if TYPE_CHECKING:
     from fedcohort.engines.fused.fused_engine import FusedEngine as FusedEngine
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "fused_engine": ("FusedEngine",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

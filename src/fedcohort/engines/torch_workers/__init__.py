@@ -9,9 +9,4 @@ from fedcohort.core.lazy import exports
 if TYPE_CHECKING:
     from fedcohort.engines.torch_workers.workers_engine import WorkersEngine as WorkersEngine
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "workers_engine": ("WorkersEngine",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

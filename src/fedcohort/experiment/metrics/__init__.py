@@ -11,10 +11,4 @@ if TYPE_CHECKING:
     from fedcohort.experiment.metrics.comparison import compare as compare
     from fedcohort.experiment.metrics.stored_metrics import RunRecord as RunRecord
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "comparison": ("Comparison", "compare"),
-            "stored_metrics": ("RunRecord",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

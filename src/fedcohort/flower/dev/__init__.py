@@ -10,10 +10,4 @@ if TYPE_CHECKING:
     from fedcohort.flower.dev.deployment import Deployment as Deployment
     from fedcohort.flower.dev.project import write_project as write_project
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "deployment": ("Deployment",),
-            "project": ("write_project",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -11,9 +11,4 @@ if TYPE_CHECKING:
     from fedcohort.report.export.writers import TensorBoard as TensorBoard
     from fedcohort.report.export.writers import Writers as Writers
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "writers": ("MLflow", "TensorBoard", "Writers"),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

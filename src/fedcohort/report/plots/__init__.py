@@ -10,10 +10,4 @@ if TYPE_CHECKING:
     from fedcohort.report.plots.skew_picture import draw_skew as draw_skew
     from fedcohort.report.plots.world_picture import draw_world as draw_world
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "world_picture": ("draw_world",),
-            "skew_picture": ("draw_skew",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -16,16 +16,4 @@ if TYPE_CHECKING:
     from fedcohort.selectors.wrappers.quota import Quota as Quota
     from fedcohort.selectors.wrappers.warm_up import WarmUp as WarmUp
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "warm_up": ("WarmUp",),
-            "explore": ("Explore",),
-            "quota": ("Quota",),
-            "floor": ("Floor",),
-            "cool_down": ("CoolDown",),
-            "blocklist": ("Blocklist",),
-            "probability_cap": ("ProbabilityCap",),
-            "base": ("Wrapper",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)
