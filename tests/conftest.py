@@ -7,7 +7,6 @@ import os
 
 import pytest
 
-
 # Thousands of short runs of the same code: coverage would cost half of their time again and find nothing new.
 UNCOVERED = ("tests/testing/", "tests/stress/", "tests/flower/test_parity.py", "tests/engines/")
 

@@ -67,6 +67,7 @@ NO_EXAMPLE = {
         "Simulation",
         "Status",
         "StoredRun",
+        "Verified",
         "SweepOutcome",
         "Trace",
         "WorkersEngine",

@@ -25,7 +25,6 @@ from recorder import RecordingDisk, image_after_crash, image_after_power_cut, la
 
 from fedcohort.errors import FedcohortError, JournalDamaged, RunLocked, StoreError
 from fedcohort.experiment import RunConfig, build
-from fedcohort.experiment.runs import build
 from fedcohort.registry.lookup import make_method, make_selector
 from fedcohort.sim.simulation import Simulation
 from fedcohort.storage.disk import DISK, Disk
