@@ -33,14 +33,14 @@ def quality(wrong: Real, slope: Real, typical: Real, reliable: Real, strictness:
     """Eq. 2 from p_i (already discounted), beta_i, m_i and the share of replies."""
     labels = np.exp(-strictness * np.maximum(wrong - MARGIN, 0.0))
     agreement = np.clip(0.5 + 2.0 * slope, 0.0, 1.0) * np.clip(2.0 * typical, 0.0, 1.0) ** 2
-    return np.maximum(labels * agreement * reliable, FLOOR)
+    found: Real = np.maximum(labels * agreement * reliable, FLOOR)
+    return found
 
 
 def usable(column: NDArray[Any]) -> NDArray[np.bool_]:
     """Rows that are finite, and short enough that their length is finite too."""
-    if column.ndim == 1:
-        return np.isfinite(column)
-    return np.isfinite(lengths(column))
+    found: NDArray[np.bool_] = np.isfinite(column if column.ndim == 1 else lengths(column))
+    return found
 
 
 def lengths(rows: NDArray[Any]) -> Double:
