@@ -49,7 +49,6 @@ class Archive:
 
     def add(self, row: Row) -> None:
         """Append one row; it is on the disk when this returns, also where several processes write."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         line = json.dumps({"format": FORMAT, "arena": self.version, **row}, separators=(",", ":")) + "\n"
         with self._locked() as file:
             file.write(gzip.compress(line.encode(), mtime=0))
@@ -76,6 +75,7 @@ class Archive:
     @contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
         """The file, open for appending and locked; another process may have replaced it in the meantime."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         while True:
             with self.path.open("ab") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)

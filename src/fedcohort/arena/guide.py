@@ -115,13 +115,19 @@ def _section(board: BoardData, kind: str) -> list[str]:
             f"| {_code(s)} | {value:+.3f} | {mine.min():+.3f} to {mine.max():+.3f} | "
             f"{int((mine > 0).sum())} of {mine.size} | {_reads(s)}{_signals(s)} | {cost}; {s.own_ms:.1f} ms a round |"
         )
-    return [*lines, "", _verdict(best, {s.entry: differences[at[s.entry]].min() for s, _ in best}), ""]
+    least = {s.entry: float(differences[at[s.entry]].min()) for s, _ in best}
+    chance = len(board.standings) * 0.5 ** differences[0].size
+    return [*lines, "", _verdict(best, least, chance), ""]
 
 
-def _verdict(best: list[tuple[Standing, float]], least: dict[str, float]) -> str:
+def _verdict(best: list[tuple[Standing, float]], least: dict[str, float], chance: float) -> str:
     always = [_code(s) for s, _ in best if least[s.entry] > 0]
     if always:
-        return f"Ahead of uniform in every run: {', '.join(always)}. So few seeds cannot show which of them is best."
+        by_chance = (
+            f" Of so many selectors without any effect, about {chance:.0f} would be, too." if chance >= 0.5 else ""
+        )
+        few = "So few seeds cannot show which of them is best."
+        return f"Ahead of uniform in every run: {', '.join(always)}.{by_chance} {few}"
     if best and best[0][1] > 0:
         return f"{_code(best[0][0])} leads, but not in every run: the lead is inside the noise."
     return "Nobody is ahead of uniform here."
@@ -149,5 +155,7 @@ def _signals(s: Standing) -> str:
 def _rules() -> str:
     return (
         f"Every selector has its default parameters. Seeds {ARCHIVE_SEEDS[0]} to {ARCHIVE_SEEDS[-1]} are the "
-        f"archive's and nothing may be tuned on them; tuning uses seeds from {TUNING_SEEDS} on."
+        f"archive's and nothing may be tuned on them; tuning uses seeds from {TUNING_SEEDS} on. In "
+        "simulation `expected_seconds` is the true mean of a client's times, which favours whoever reads it; a server "
+        "that has to estimate it will gain less."
     )
