@@ -261,8 +261,9 @@ class Simulated(Process):
         self.script.waited()
         index, replied = self.engine.session.index, here.updates.clients
         fate = np.array([self.script.fate(index, int(c)) for c in replied], object)
-        strangers = 1000 + np.flatnonzero(fate == "stray")
-        return with_extra(here, np.flatnonzero(fate == "twice"), strangers)
+        out = self.engine.out
+        strangers = [1000 + np.flatnonzero(fate == "stray"), out.clients[~out.running]]  # these have answered before
+        return with_extra(here, np.flatnonzero(fate == "twice"), np.concatenate(strangers))
 
     def known(self):
         return Known(self.world.profiles())

@@ -183,3 +183,10 @@ def with_extra(here, again, strangers):
         here.elapsed,
         here.timed_out,
     )
+
+
+def listen(engine):
+    """Everything that the selector is told from now on."""
+    heard, observe = [], engine.session.selector.observe
+    engine.session.selector.observe = lambda result: (heard.append(result), observe(result))[1]
+    return heard

@@ -1,206 +1,204 @@
-"""Hostile replies against the round engine, with a twin that never receives them.
+"""Hostile replies against the round engine on both backends, beside a twin that never receives them.
 
-Both engines run the same rounds with the same honest replies; one is also sent rubbish of every kind, before, between
-and after them. Everything but the senders' own records must be equal to the bit: who was accepted, in which order, the
-model made of it, and each honest client's row.
+Both engines run the same rounds with the same honest replies; to one, a share of the clients also sends rubbish of every
+kind, everything arrives twice, and strangers write. In the twin those clients fail at the moment at which their rubbish
+would have come. Everything but the senders' own outcomes must be equal to the bit: cohorts, the outcomes and durations
+of all others, and the model.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from typing import Any
 
 import numpy as np
+from flwr.app import Message
+from tests.flower.grid import FakeClient, FakeGrid, as_record, timing
+from tests.stress.federation import simulated
+from tests.stress.rubbish import MAX_NORM, MESSAGES, ROWS, Counted, Liar, Liars, listen, with_extra
 
-from fedcohort.rounds.engine import Policy, RoundEngine
-from fedcohort.rounds.session import Session
-from fedcohort.rounds.validation import Expected, validate_reply
-from fedcohort.selectors.uniform import Uniform
+from fedcohort.flower import CohortStrategy
+from fedcohort.flower.model_layout import ModelLayout
+from fedcohort.flower.server.driver import Arrival, Sent
+from fedcohort.flower.server.reply_reader import ReplyValidator
+from fedcohort.registry.lookup import make_method, make_selector
+from fedcohort.rounds.history import History
+from fedcohort.rounds.validation import Limits, validate
+from fedcohort.types import Model, Outcome, Updates
 
-PARAMS = 16
-SIGNALS = {"train_loss": 0, "insight": 4}
-
-
-class _Liar(dict):
-    def keys(self):
-        raise RuntimeError("looked at")
-
-
-class _Trap:
-    def __getattr__(self, name):
-        raise RuntimeError(name)
-
-    def __eq__(self, other):
-        raise RuntimeError("compared")
-
-    __hash__ = None
+logging.getLogger("flwr").setLevel(logging.CRITICAL)
+SHARE = 0.4  # of the clients that lie in a round
+IMPOSTOR = "in another name"
+KINDS = [*MESSAGES, IMPOSTOR]
 
 
-def honest(client: int, index: int) -> dict[str, Any]:
-    rng = np.random.default_rng((client, index))
-    return {
-        "client": client,
-        "round": index,
-        "weight": float(rng.integers(1, 500)),
-        "steps": int(rng.integers(1, 50)),
-        "signals": {"train_loss": float(rng.random()), "insight": rng.random(4, np.float32)},
-        "delta": rng.standard_normal(PARAMS, np.float32),
-    }
+class Lies:
+    """Who lies how in which round: a number from 0 to `kinds` - 1, or -1 for the truth."""
+
+    def __init__(self, kinds: int, population: int, seed: int) -> None:
+        self.kinds, self.population, self.seed, self.index = kinds, population, seed, -1
+
+    def __call__(self, index: int, clients: np.ndarray) -> np.ndarray:
+        if index != self.index:
+            rng = np.random.default_rng((self.seed, index))
+            lies = rng.random(self.population) < SHARE
+            self.index, self.table = index, np.where(lies, rng.integers(0, self.kinds, self.population), -1)
+        return self.table[clients]
 
 
-def _bent(reply: dict, **changes: Any) -> dict:
-    return {**reply, **changes}
-
-
-_NAN, _INF = np.full(PARAMS, np.nan, np.float32), np.full(PARAMS, np.inf, np.float32)
-KINDS = {
-    "nan update": lambda r: _bent(r, delta=_NAN),
-    "infinite update": lambda r: _bent(r, delta=_INF),
-    "one nan": lambda r: _bent(r, delta=np.where(np.arange(PARAMS) == 3, np.nan, r["delta"]).astype(np.float32)),
-    "short update": lambda r: _bent(r, delta=r["delta"][:-1]),
-    "matrix": lambda r: _bent(r, delta=r["delta"].reshape(4, 4)),
-    "float64": lambda r: _bent(r, delta=r["delta"].astype(np.float64)),
-    "objects": lambda r: _bent(r, delta=np.array([{}] * PARAMS, object)),
-    "text": lambda r: _bent(r, delta="0" * PARAMS),
-    "no update": lambda r: _bent(r, delta=None),
-    "weight zero": lambda r: _bent(r, weight=0.0),
-    "weight negative": lambda r: _bent(r, weight=-5.0),
-    "weight nan": lambda r: _bent(r, weight=math.nan),
-    "weight huge": lambda r: _bent(r, weight=1e300),
-    "weight bool": lambda r: _bent(r, weight=True),
-    "weight integer beyond floats": lambda r: _bent(r, weight=10**400),
-    "steps negative": lambda r: _bent(r, steps=-1),
-    "steps float": lambda r: _bent(r, steps=1.5),
-    "signal nan": lambda r: _bent(r, signals={**r["signals"], "train_loss": math.nan}),
-    "signal huge": lambda r: _bent(r, signals={**r["signals"], "train_loss": 1e30}),
-    "signal text": lambda r: _bent(r, signals={**r["signals"], "train_loss": "0.5"}),
-    "signal missing": lambda r: _bent(r, signals={"train_loss": 0.5}),
-    "signal unknown": lambda r: _bent(r, signals={**r["signals"], "extra": 1.0}),
-    "signal wrong width": lambda r: _bent(r, signals={**r["signals"], "insight": np.zeros(5, np.float32)}),
-    "many signals": lambda r: _bent(r, signals={str(i): 1.0 for i in range(200)}),
-    "stale": lambda r: _bent(r, round=r["round"] - 1),
-    "from the future": lambda r: _bent(r, round=r["round"] + 1),
-    "unsolicited": lambda r: _bent(r, client=10**6),
-    "negative client": lambda r: _bent(r, client=-1),
-    "client text": lambda r: _bent(r, client="0"),
-    "field missing": lambda r: {k: v for k, v in r.items() if k != "steps"},
-    "field extra": lambda r: _bent(r, admin=True),
-    "empty": lambda r: {},
-    "none": lambda r: None,
-    "list": lambda r: [r],
-    "bytes": lambda r: b"\x80\x04\x95",
-    "subclass": lambda r: _Liar(r),
-    "trap": lambda r: _Trap(),
-    "trap inside": lambda r: _bent(r, client=_Trap()),
-    "number": lambda r: 7,
-}
-
-
-def _engine(cohort: int, seed: int):
-    now = [0.0]
-    session = Session(Uniform(), cohort_size=cohort, seed=seed)
-    policy = Policy(size=cohort, deadline=100.0, over_select=1.0)
-    return RoundEngine(session, policy, clock=lambda: now[0], params=PARAMS, signals=SIGNALS), now
-
-
-def _model(closed) -> bytes:
-    total = np.zeros(PARAMS, np.float32)
-    for reply in closed.accepted:
-        total = total + np.float32(reply["weight"]) * reply["delta"]
-    return total.tobytes()
-
-
-def _play(engine, now, index: int, liars: set, rubbish) -> Any:
-    """One round; `rubbish` is sent between the honest replies (None: it never arrives)."""
-    now[0] = 1000.0 * index
-    cohort = engine.plan(np.arange(200))
-    raised = 0
-    for client in cohort.clients.tolist():
-        now[0] += 0.1
-        for reply in next(rubbish) if rubbish is not None else ():
-            try:
-                engine.reply(reply)
-            except Exception:
-                raised += 1
-        if client not in liars:
-            engine.reply(honest(client, index))
-            if rubbish is not None and engine.reply(honest(client, index)) != "duplicate":
-                raised += 1
-    now[0] = 1000.0 * index + 100.0
-    closed = engine.due()
-    engine.settle(closed)
-    return cohort, closed, raised
-
-
-def hostile(many: int, seed: int) -> dict:
-    """Send `many` hostile replies in rounds of 40 clients, a quarter of which send nothing but rubbish."""
-    rng, names = np.random.default_rng(seed), sorted(KINDS)
-    (noisy, now), (quiet, still) = _engine(40, seed), _engine(40, seed)
-    sent = raised = lost = different = rounds = 0
-    batch = 125
-    while sent < many:
-        cohort_size, index = 40, rounds
-        liars: set[int] = set()
-
-        def rubbish(index: int = index):
-            while True:
-                asked = list(noisy._open.expected.asked)
-                kinds, senders = rng.integers(0, len(names), batch), rng.integers(0, len(asked), batch)
-                yield [KINDS[names[k]](honest_cache(asked[s], index)) for k, s in zip(kinds, senders, strict=True)]
-
-        probe = Session(Uniform(), cohort_size=cohort_size, seed=seed)
-        probe.index = index
-        chosen = np.sort(probe.ask(np.arange(200)).clients)
-        liars = set(chosen[::4].tolist())
-        first, a, bad = _play(noisy, now, index, liars, rubbish())
-        _, b, _ = _play(quiet, still, index, liars, None)
-        sent += batch * first.clients.size + int(first.clients.size) - len(liars)
-        raised += bad
-        rows = ~np.isin(np.sort(first.clients), list(liars))
-        lost += int((a.outcome[rows] != 0).sum())
-        different += (
-            _model(a) != _model(b)
-            or [r["client"] for r in a.accepted] != [r["client"] for r in b.accepted]
-            or not np.array_equal(a.outcome[rows], b.outcome[rows])
-            or a.duration[rows].tobytes() != b.duration[rows].tobytes()
+def compared(noisy, twin, lies, many: int, sent) -> dict:
+    """Rounds of both engines until `many` hostile replies were sent; what differs."""
+    heard, said = listen(noisy), listen(twin)
+    figures = {"sent": 0, "judged one by one": 0, "exceptions": 0, "accepted by mistake": 0, "honest lost": 0}
+    rounds = different = 0
+    while figures["sent"] < many:
+        try:
+            noisy.round()
+        except Exception:
+            figures["exceptions"] += 1
+            break
+        twin.round()
+        a, b = heard.pop(), said.pop()
+        liars = lies(a.index, a.clients) >= 0
+        figures["sent"] += int(liars.sum()) + sent()
+        figures["judged one by one"] += int(liars.sum())
+        figures["accepted by mistake"] += int(np.isin(a.outcome[liars], (Outcome.OK, Outcome.FILTERED)).sum())
+        figures["honest lost"] += int((a.outcome[~liars] != Outcome.OK).sum())
+        different += not (
+            np.array_equal(a.clients, b.clients)
+            and np.array_equal(a.outcome[~liars], b.outcome[~liars])
+            and np.asarray(a.duration).tobytes() == np.asarray(b.duration).tobytes()
+            and noisy.model.params.tobytes() == twin.model.params.tobytes()
         )
         rounds += 1
-    return {
-        "sent": sent,
-        "kinds": len(KINDS) + 1,  # and duplicates
-        "exceptions": raised,
-        "accepted by mistake": sent - int(noisy.refused.total()),
-        "honest lost": lost,
-        "rounds": rounds,
-        "rounds that differ from the twin": different,
-    }
+        noisy.history, twin.history = History(noisy.backend.population), History(twin.backend.population)
+    return {**figures, "rounds": rounds, "rounds that differ from the twin": different}
 
 
-_CACHE: dict[tuple[int, int], dict] = {}
+def rows(many: int, seed: int) -> dict:
+    """Through the simulator: cohorts of 1000 of 2000 clients, every reply twice, and 200 strangers with each batch."""
+    lies, extra = Lies(len(ROWS), 2000, seed), [0]
+
+    def engine(silent: bool):
+        world = Liars(2000, lies, silent=silent)
+        keys = {"cohort_size": 1000, "max_norm": MAX_NORM, "seed": seed}
+        return simulated(make_selector("oort"), world, Counted(world), make_method("fedavg"), **keys).engine
+
+    def sent() -> int:
+        found, extra[0] = extra[0], 0
+        return found
+
+    noisy, twin = engine(False), engine(True)
+    inner = noisy.backend.replies
+
+    def replies(until: float, enough: int):
+        here = inner(until, enough)
+        extra[0] += len(here.updates) + 200
+        return with_extra(here, np.arange(len(here.updates)), 5000 + np.arange(200))
+
+    noisy.backend.replies = replies
+    return {"kinds": len(ROWS) + 2, **compared(noisy, twin, lies, many, sent)}
 
 
-def honest_cache(client: int, index: int) -> dict[str, Any]:
-    if len(_CACHE) > 200:
-        _CACHE.clear()
-    if (client, index) not in _CACHE:
-        _CACHE[client, index] = honest(client, index)
-    return _CACHE[client, index]
+class Network(FakeGrid):
+    """Delivers every reply twice, one more that answers nothing, and some in another client's name."""
+
+    def __init__(self, clients, lies, *, noisy: bool) -> None:
+        super().__init__(clients)
+        self.lies, self.extra = lies, 0
+        if noisy:
+            self.tamper = self.forged
+
+    def push_messages(self, messages):
+        self.pushed.clear()
+        return super().push_messages(messages)
+
+    def forged(self, message: Message) -> list[Message]:
+        if message.metadata.message_type != "train":
+            return [message]
+        number = message.metadata.src_node_id - 1001
+        kind = self.lies(self.lies.index, np.array([number]))[0]
+        if kind >= 0 and KINDS[kind] == IMPOSTOR:
+            message.metadata.__dict__["_src_node_id"] = 1001 + (number + 1) % len(self.clients)
+        stray = Message(message.content, reply_to=message)
+        stray.metadata.__dict__["_reply_to_message_id"] = "never-sent"
+        self.extra += 2
+        return [stray, message, message]
+
+    def sent(self) -> int:
+        found, self.extra = self.extra, 0
+        return found
+
+
+def messages(many: int, seed: int) -> dict:
+    """Through Flower: cohorts of 40 of 60 clients."""
+    lies = Lies(len(KINDS), 60, seed)
+
+    def kind_of(index: int, number: int) -> str:
+        kind = lies(index, np.array([number]))[0]
+        return "" if kind < 0 else KINDS[kind]
+
+    def engine(silent: bool):
+        clients = [Answering(f"{i:02}", lambda r, i=i: kind_of(r, i), silent=silent) for i in range(60)]
+        grid = Network(clients, lies, noisy=not silent)
+        keys = {"cohort_size": 40, "deadline": 10.0, "seed": seed, "limits": Limits(max_norm=MAX_NORM)}
+        strategy = CohortStrategy(method="fedavg", selector="oort", **keys, **timing(grid))
+        first = {"w": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32)}
+        return strategy._begin(grid, as_record(first), 1e6)
+
+    noisy, twin = engine(False), engine(True)
+    return {"kinds": len(KINDS) + 2, **compared(noisy, twin, lies, many, noisy.backend.driver.grid.sent)}
+
+
+class Answering(Liar):
+    """A liar that also poses as another client: then it sends an honest reply, and the network changes its name."""
+
+    def __init__(self, name: str, kind_of, *, silent: bool) -> None:
+        super().__init__(name, kind_of, silent=silent, step=0.1 * (int(name) % 7 + 1), seconds=1.0 + int(name) / 100)
+
+    def train(self, message: Message):
+        kind_of = self.kind_of
+        try:
+            if not self.silent:
+                self.kind_of = lambda index: kind_of(index).replace(IMPOSTOR, "")
+            return super().train(message)
+        finally:
+            self.kind_of = kind_of
 
 
 def cost() -> dict:
-    """Microseconds of one verdict: a reply of scalars only, and one with an update of a million numbers."""
-    scalar = {**honest(3, 0), "signals": {"train_loss": 0.5}, "delta": None}
-    large = {**honest(3, 0), "signals": {"train_loss": 0.5}, "delta": np.zeros(10**6, np.float32)}
-    out = {}
-    for name, reply, params, many in (("scalar", scalar, None, 20000), ("10^6 numbers", large, 10**6, 20)):
-        expected = Expected(0, frozenset(range(10)), params, {"train_loss": 0})
-        assert validate_reply(reply, expected) is None
-        best = math.inf
-        for _ in range(5):
-            start = time.perf_counter()
-            for _ in range(many):
-                validate_reply(reply, expected)
-            best = min(best, (time.perf_counter() - start) / many)
-        out[name] = round(1e6 * best, 2)
-    return out
+    """Microseconds of the processor per reply: a row among a thousand, and reading one Flower message of 8 and of 10^6 numbers."""
+    wide = Updates(np.arange(1000), np.zeros((1000, 8), np.float32), np.ones(1000), np.ones(1000, np.int64))
+    signals = {"utility": np.ones(1000)}
+    out = {"a row of a matrix": _best(lambda: validate(wide, signals), 20) / 1000}
+    for size in (8, 10**6):
+        first = {"w": np.zeros(size, np.float32)}
+        layout = ModelLayout.of(as_record(first))
+        validator = ReplyValidator(layout, weight_key="num-examples", weight_needed=True)
+        asked = Message(_request(first), dst_node_id=7, message_type="train")
+        client = FakeClient("0", provides=["utility"], utility=1.0)
+        arrival = Arrival(Sent(0, 7, "train", 0, 0.0, 9.0), Message(client.train(asked), reply_to=asked), 1.0)
+        model = Model(np.zeros(size, np.float32))
+        wanted = frozenset({"utility"})
+        name = f"a Flower message of {size:,} numbers"
+        out[name] = _best(lambda v=validator, a=arrival, m=model, w=wanted: v.read(a, m, w), 20)
+    return {name: round(1e6 * seconds, 2) for name, seconds in out.items()}
+
+
+def _request(first):
+    from flwr.app import ConfigRecord, RecordDict
+
+    from fedcohort.flower import wire
+
+    return RecordDict({"arrays": as_record(first), wire.REQUEST: ConfigRecord({"measure": ["utility"], "round": 0})})
+
+
+def _best(call, many: int) -> float:
+    best = math.inf
+    for _ in range(5):
+        start = time.process_time()
+        for _ in range(many):
+            call()
+        best = min(best, (time.process_time() - start) / many)
+    return best

@@ -103,7 +103,7 @@ def crash_points(many: int, seed: int) -> dict:
         for at, torn in points:
             with scratch() as folder:
                 lay_out(image_after_crash(log, at, torn), folder)
-                lost += _acknowledged(log, at) > _length(folder)
+                lost += acknowledged(log, at) > length(folder)
                 same += simulate(folder, seed + run) == whole
             tried += 1
         run += 1
@@ -119,18 +119,18 @@ def power_cuts(many: int, seed: int, *, normal: bool = False) -> dict:
         with scratch() as folder:
             lay_out(image_after_power_cut(log, at, rng), folder)
             try:
-                lost += _acknowledged(log, at) > _length(folder)
+                lost += acknowledged(log, at) > length(folder)
                 same += simulate(folder, seed) == whole
             except FedcohortError:
                 stuck += 1
     return {"tried": many, "lost": lost, "identical": same, "refused": stuck}
 
 
-def _acknowledged(log, at: int) -> int:
+def acknowledged(log, at: int) -> int:
     return max((int(line.name) for line in log[:at] if line.what == "ack"), default=0)
 
 
-def _length(folder: Path) -> int:
+def length(folder: Path) -> int:
     """Records that can be read; 0 without a journal."""
     if not (folder / "journal.db").exists():
         return 0
@@ -380,7 +380,7 @@ def wal_flips(many: int, seed: int) -> dict:
             if not wal.exists() or not wal.stat().st_size:
                 out["harmless"] += 1
                 continue
-            before = _length(folder)
+            before = length(folder)
             for left in folder.glob("*-shm"):
                 left.unlink()
             _flip(wal, wal.read_bytes(), rng)
@@ -390,7 +390,7 @@ def wal_flips(many: int, seed: int) -> dict:
 
 def _fate(folder: Path, seed: int, before: int, whole: tuple[str, str]) -> str:
     try:
-        after = _length(folder)
+        after = length(folder)
         if after == before:
             return "harmless"
         same = simulate(folder, seed) == whole
