@@ -253,17 +253,17 @@ class FlowerBackend:
 
     def give_up(self, late: Index, *, timed_out: bool) -> Fates:
         """Those that had their time owe a sign of life; the others may still come, and are counted when they do."""
+        back, self._back = self._back | set(self.here.late), set()
+        came = [slot for slot in self._given_up if slot in back]
+        gone = [s for s, sent in self._given_up.items() if s not in came and self.settings.clock() > sent.expires]
+        for slot in (*came, *gone):
+            del self._given_up[slot]
         for slot in late.tolist():
             sent, _ = self._open.pop(slot, (None, None))
             if timed_out:
                 self.clients.silent.add(slot)
             elif sent is not None:
                 self._given_up[slot] = sent
-        back, self._back = self._back | set(self.here.late), set()
-        came = [slot for slot in self._given_up if slot in back]
-        gone = [s for s, sent in self._given_up.items() if s not in came and self.settings.clock() > sent.expires]
-        for slot in (*came, *gone):
-            del self._given_up[slot]
         return Fates({}, len(came), len(gone))
 
     def finish(self, *, idle: bool, pause: float) -> None:
