@@ -106,7 +106,9 @@ def test_an_archive_of_another_version_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "data", [b"not gzip", gzip.compress(b"{}\n"), gzip.compress(b"nonsense\n"), gzip.compress(b"3\n")]
+    "data",
+    [b"not gzip", gzip.compress(b"{}\n"), gzip.compress(b"nonsense\n"), gzip.compress(b"3\n")],
+    ids=["not gzip", "empty", "nonsense", "number"],
 )
 def test_damaged_files_are_refused(tmp_path, data):
     path = tmp_path / "a.gz"
