@@ -98,6 +98,16 @@ def test_what_is_missing(tmp_path):
     assert missing_cells(archive, ["oort()"], on, [0]) == [("oort", "digits-skew", 0)]
 
 
+def test_a_newer_row_replaces_the_older_one(tmp_path):
+    archive = Archive(tmp_path / "a.gz")
+    archive.add(row())
+    on = [problem("digits-skew")]
+    assert missing_cells(archive, ["uniform"], on, [0], force=True) == [("uniform", "digits-skew", 0)]
+    archive.add(row(scores={"anytime": 0.9}))
+    archive.rewrite()
+    assert [r["scores"]["anytime"] for r in Archive(archive.path).current()] == [0.9]
+
+
 def test_an_archive_of_another_version_is_refused(tmp_path):
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(json.dumps({"format": 1, "arena": "v0", **row()}).encode() + b"\n"))

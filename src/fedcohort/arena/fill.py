@@ -46,17 +46,24 @@ def archive_entries() -> list[str]:
 
 
 def missing_cells(
-    archive: Archive, names: Sequence[str], on: Sequence[Problem], seeds: Sequence[int], *, retry: bool = False
+    archive: Archive,
+    names: Sequence[str],
+    on: Sequence[Problem],
+    seeds: Sequence[int],
+    *,
+    retry: bool = False,
+    force: bool = False,
 ) -> list[Cell]:
     """What the archive lacks: seed by seed, so that an unfinished archive has all entries on few seeds.
 
-    With `retry`, runs that failed are done again.
+    With `retry`, runs that failed are done again; with `force`, all are, which is needed after the code of a selector
+    has changed and its parameters have not. A newer row replaces the older one.
     """
     made = [entry(name) for name in names]
     rows = archive.current(made)
     done = {(row["selector"], row["problem"], row["seed"]) for row in rows if not (retry and "error" in row)}
     wanted = [(who.name, p.name, seed) for seed in seeds for p in on for who in made]
-    return [cell for cell in wanted if cell not in done]
+    return [cell for cell in wanted if force or cell not in done]
 
 
 def fill(archive: Archive, cells: Sequence[Cell], *, workers: int = 1, on_row: OnRow | None = None) -> None:
@@ -153,6 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--selectors", nargs="*", default=None)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--retry", action="store_true", help="also what failed")
+    parser.add_argument("--force", action="store_true", help="also what is there already")
     parser.add_argument("--archive", type=Path, default=None)
     given = parser.parse_args(arguments)
     chosen = [problem(name) for name in given.problems] if given.problems else tier_problems(given.tier)
@@ -161,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     archive = Archive(given.archive)
     on = [p for p in chosen if p.available]
     names, seeds = given.selectors or archive_entries(), parse_seeds(given.seeds)
-    cells = missing_cells(archive, names, on, seeds, retry=given.retry)
+    cells = missing_cells(archive, names, on, seeds, retry=given.retry, force=given.force)
     fill(archive, cells, workers=given.workers, on_row=_print)
     archive.rewrite()
 

@@ -114,6 +114,9 @@ def fill_command(
     selectors: Annotated[list[str] | None, typer.Option("--selector", help="Repeatable; omit for all.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: in this one).")] = 1,
     retry: Annotated[bool, typer.Option("--retry", help="Also run again what failed.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also run again what is there: a selector has changed.")
+    ] = False,
     archive: ArchiveFile = None,
 ) -> None:
     """Run what the archive lacks; can be stopped and started again at any time."""
@@ -126,7 +129,7 @@ def fill_command(
         typer.echo(said)
     found = Archive(archive)
     on, names = [p for p in chosen if p.available], selectors or archive_entries()
-    todo = missing_cells(found, names, on, parse_seeds(seeds), retry=retry)
+    todo = missing_cells(found, names, on, parse_seeds(seeds), retry=retry, force=force)
     fill(found, todo, workers=workers, on_row=_told)
     found.rewrite()
     typer.echo(f"{len(todo)} runs added to {found.path}")
