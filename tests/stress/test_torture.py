@@ -1,9 +1,10 @@
-"""The short version of `make torture`: every row but the slow selectors, with small numbers, all goals reached."""
+"""The short version of `make torture`: every row but the slow ones, all goals reached; and the page of figures."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,11 @@ def test_the_short_torture_reaches_every_goal():
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "0 below their goal" in run.stdout
+
+
+def test_the_page_shows_the_figures_of_the_file():
+    spec = spec_from_file_location("table", ROOT / "tests" / "stress" / "torture" / "table.py")
+    table = module_from_spec(spec)
+    spec.loader.exec_module(table)
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert table.markdown(ROOT / "benchmarks" / "results" / "torture.json") in page

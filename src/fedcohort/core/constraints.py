@@ -166,7 +166,7 @@ class Declared:
 
     def problem(self, name: str, value: Any) -> Problem | None:
         """Value, rule and remedy, or None when the value is fine."""
-        if value is None and (self.none or self.kind is None):
+        if value is None and (self.none or (self.kind is None and self.constraint is None)):
             return None
         shown = f"{name} = {value!r}"[:200]
         if self.kind is not None:

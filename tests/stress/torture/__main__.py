@@ -176,7 +176,7 @@ ROWS = (
         lambda q: storage.newer_and_foreign(SEED),
         lambda f: f["refused"] == f["bytes untouched"] == f["tried"],
     ),
-    _hostile("simulator", lambda q: replies.rows(_many(q, 30_000, 900_000), SEED)),
+    _hostile("simulator", lambda q: replies.rows(_many(q, 30_000, 4_000_000), SEED)),
     _hostile("Flower messages", lambda q: replies.messages(_many(q, 500, 100_000), SEED)),
     Row(
         "microseconds to judge one reply",

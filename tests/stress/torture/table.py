@@ -32,7 +32,8 @@ def markdown(path: Path) -> str:
     """The table of all rows in the file."""
     rows = json.loads(path.read_text())["rows"]
     missed = sum(not r["reached"] for r in rows)
-    lines = [HEAD, *(line(r) for r in rows), "", f"{len(rows)} rows, {missed} below their goal."]
+    short = ({**r, "figures": {k: v for k, v in r["figures"].items() if not isinstance(v, list)}} for r in rows)
+    lines = [HEAD, *map(line, short), "", f"{len(rows)} rows, {missed} below their goal."]
     return "\n".join([*lines, f"Machine: {'; '.join(sorted({r['machine'] for r in rows}))}."])
 
 
