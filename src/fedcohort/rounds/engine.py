@@ -55,7 +55,6 @@ class OpenRound:
 
     work: Dispatch
     measured: frozenset[str]  # what the method wants clients to report
-    began: float  # the clock when the selector was asked
     start: float  # the clock when the work was sent out
     probed: int = 0
     elapsed: float = 0.0  # seconds since the work was sent out
@@ -105,14 +104,14 @@ class RoundEngine:
         """Choose a cohort, commit it to the journal, and send it out."""
         index, backend = self.session.index, self.backend
         self.recovery.before(self.session)
-        began, probed = backend.clock, Counter[str]()
+        probed = Counter[str]()
         cohort = self._ask(probed)
         left = self._asked_before(cohort)
         whole = cohort if not left.size else Cohort(np.concatenate([left, cohort.clients]))
         plan, measured = self._prepared(index, whole)
         self._send(Dispatch(index, self.model, whole, plan, self._needs, again=self._again or left.size > 0))
         self.open_round = OpenRound(
-            Dispatch(index, self.model, cohort, plan, self._needs), measured, began, backend.clock, probed["clients"]
+            Dispatch(index, self.model, cohort, plan, self._needs), measured, backend.clock, probed["clients"]
         )
         return self.open_round
 

@@ -82,9 +82,7 @@ def read_history(journal: JournalReader, population: int | None = None, upto: in
         if upto is not None and record.round >= upto:
             break
         arrays, meta = record.unpack()
-        history.rows.append(meta["metrics"])
-        history.cohorts.append(arrays["clients"])
-        history.reasons.append({int(k): v for k, v in meta["reasons"].items()})
+        history.append(meta["metrics"], arrays["clients"], {int(k): v for k, v in meta["reasons"].items()})
     return history
 
 

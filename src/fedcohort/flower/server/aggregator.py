@@ -10,7 +10,6 @@ between rounds in arrays, records and plain values (momenta of FedAdam, for inst
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from fedcohort.core.columns import as_bytes, from_bytes
 from fedcohort.errors import ContractError, FedcohortError, StateMismatch
 from fedcohort.flower.model_layout import ModelLayout, record
 from fedcohort.flower.server.reply_reader import ValidReply
@@ -262,17 +262,6 @@ def _clean(reply: ValidReply, content: RecordDict) -> Message:
 def _like(value: Any, dtype: np.dtype[np.generic]) -> Any:
     """The value in this type; integers are rounded, not cut."""
     return np.rint(value).astype(dtype) if dtype.kind != "f" else value.astype(dtype)
-
-
-def as_bytes(meta: Mapping[str, Any]) -> NDArray[np.uint8]:
-    """Plain values as an array, so that they can be part of a state."""
-    return np.frombuffer(json.dumps(meta, sort_keys=True).encode(), np.uint8)
-
-
-def from_bytes(array: NDArray[Any]) -> dict[str, Any]:
-    """Inverse of :func:`as_bytes`."""
-    found: dict[str, Any] = json.loads(np.asarray(array, np.uint8).tobytes())
-    return found
 
 
 def _save(key: str, value: Any, arrays: Arrays, meta: dict[str, Any]) -> None:

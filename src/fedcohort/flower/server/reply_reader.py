@@ -8,7 +8,6 @@ norm within `ratio` of the usual ones, so that one client can neither end the ru
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -20,6 +19,7 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedcohort import signals as catalogue
+from fedcohort.core.columns import as_bytes, from_bytes
 from fedcohort.flower import wire
 from fedcohort.flower.model_layout import ModelLayout
 from fedcohort.flower.server.driver import Arrival
@@ -178,13 +178,13 @@ class ReplyValidator:
         return {
             "weights": np.array(self.weights, np.float64),
             "norms": np.array(self.norms, np.float64),
-            "keys": np.frombuffer(json.dumps(keys, sort_keys=True).encode(), np.uint8),
+            "keys": as_bytes(keys),
         }
 
     def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Inverse of :meth:`state_dict`."""
         self.weights, self.norms = arrays["weights"].tolist(), arrays["norms"].tolist()
-        keys = json.loads(np.asarray(arrays["keys"], np.uint8).tobytes())
+        keys = from_bytes(arrays["keys"])
         self.vote.votes = {int(k): tuple(v) for k, v in keys["votes"].items()}
         self.vote.holds = None if keys["holds"] is None else tuple(keys["holds"])
 
