@@ -98,6 +98,15 @@ _ALL = (
     Signal("delta", "1", "server", 0, 2, "the update itself, already uploaded", model_sized=True),
     Signal("last_layer_delta", "1", "server", 0, 2, "the last layer's part of the update", model_sized=True),
     Signal("weights", "1", "server", 0, 2, "the locally trained parameters, already uploaded", model_sized=True),
+    Signal(
+        "model_gain",
+        "nats",
+        "server",
+        0,
+        2,
+        "fall of the loss on the server's validation data from the broadcast model to the client's own",
+        True,
+    ),
     Signal("model", "1", "server", 0, 0, "the new global parameters (RoundResult.model)", model_sized=True),
     # probes
     Signal("probe_loss", "nats", "probe", 4, 1, "cross-entropy of the broadcast model on local training data"),

@@ -14,7 +14,7 @@ from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.selectors._parts import flash_context as context
 from fedcohort.selectors._parts.scoring import best
 from fedcohort.selectors.flash import Flash, gamma
-from fedcohort.testing import SyntheticFederation
+from fedcohort.testing import SelectorContract, SyntheticFederation
 from fedcohort.types import Outcome, Probed, Round, RoundResult, Signals
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -124,6 +124,8 @@ def test_noise_free_linear_rewards_give_the_oracle():
         {"scope": "global", "forget": 0.9, "refresh": "all"},
         {"context": "reward", "staleness": 2},
         {"context": "duration,loss", "initial": "random:2"},
+        {"preset": "model", "refresh": "none"},
+        {"reward": "model", "per_second": False, "scope": "global"},
     ],
 )
 def test_every_variant_plays_and_keeps_v_positive_definite(options):
@@ -278,3 +280,41 @@ def test_best_in_chunks_equals_a_full_sort(k):
     assert chosen.size == np.unique(chosen).size == k
     assert np.isin(chosen, clients).all()
     assert np.sort(score[chosen]).tolist() == np.sort(score[clients])[clients.size - k :].tolist()
+
+
+class TestFlashModelContract(SelectorContract):
+    def make(self):
+        return Flash(preset="model")
+
+
+def told(flash, t, clients, seconds, gain):
+    n = clients.size
+    columns = {"robust_loss": np.full(n, 4.0), "val_loss": np.ones(n), "model_gain": np.asarray(gain, np.float64)}
+    ok = np.full(n, Outcome.OK, np.int8)
+    flash.observe(RoundResult(t, clients, ok, np.asarray(seconds, np.float64), Signals(columns, flash.needs)))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0.15, -0.05]),  # 0.3 / 2 and -0.2 / 4: signed, and without any probe
+        ({"per_second": False}, [0.3, -0.2]),
+        ({"scope": "global"}, [0.0125, 0.0125]),  # the mean gain 0.05 over the longest duration
+    ],
+)
+def test_the_reward_of_a_model_by_hand(options, expected):
+    flash = Flash(reward="model", refresh="none", standardise=False, trim=0.0, **options)
+    assert not any(name.startswith("probe") for name in flash.needs)
+    told(flash, 0, np.array([0, 1]), [2.0, 4.0], [0.3, -0.2])
+    told(flash, 1, np.array([2]), [1.0], [0.1])
+    assert flash.state.reward[:2] == pytest.approx(expected)
+    assert flash.state.paid[:3].tolist() == [True, True, False]
+
+
+def test_without_validation_data_the_fall_of_the_own_loss_is_paid():
+    flash = Flash(reward="model", standardise=False, trim=0.0, refresh="all")
+    told(flash, 0, np.array([0, 1]), [2.0, 4.0], [np.nan, np.nan])
+    answers = {"probe_robust_loss": np.array([3.0, 6.0]), "probe_val_loss": np.ones(2)}
+    x, y = flash.context.settle(flash.state, 1, Probed(np.array([0, 1]), Signals(answers, flash.needs)))
+    assert y.tolist() == [0.5, 0.0]  # (4 - 3) / 2, and nothing for a loss that rose
+    assert len(x) == 2

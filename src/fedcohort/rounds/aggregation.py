@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 
 from fedcohort.core.rng import generator
-from fedcohort.protocols import Aggregated, Aggregation, Method
+from fedcohort.engines.losses import cross_entropy, log_softmax
+from fedcohort.protocols import Aggregated, Aggregation, Method, ServerEvaluator
 from fedcohort.rounds.backend import Backend
 from fedcohort.rounds.outstanding import Landed, scattered, with_extras
 from fedcohort.signals import of_side
 from fedcohort.types import Arrays, Index, Mask, Model, Outcome, Plan, Real, Updates
 
 ABANDONED = "round-abandoned"
+LARGEST_LOSS = 1e6  # of a model that was never fit to be averaged
 
 
 def aggregate(
@@ -65,13 +67,16 @@ def context_of(landed: Landed, plan: Plan, backend: Backend, seed: int, index: i
     )
 
 
-def server_signals(needs: frozenset[str], landed: Landed, base: Real, last_layer: slice | Mask | None) -> Arrays:
+def server_signals(needs: frozenset[str], landed: Landed, base: Real, backend: Backend) -> Arrays:
     """What the server can compute from uploads it has anyway, and blank columns for what nobody reported.
 
     `base` are the parameters that the updates were computed on: one vector, or one row per update.
     """
-    updates, m, rows = landed.updates, landed.cohort.clients.size, positions(landed)
-    out: Arrays = {n: scattered(c, rows, m) for n, c in _computed(needs, updates, base, last_layer).items()}
+    updates, m, rows, last_layer = landed.updates, landed.cohort.clients.size, positions(landed), backend.last_layer
+    computed = _computed(needs, updates, base, last_layer)
+    if "model_gain" in needs:
+        computed["model_gain"] = model_gains(updates.delta, base, backend.server_evaluator)
+    out: Arrays = {n: scattered(c, rows, m) for n, c in computed.items()}
     for name in of_side(needs, "client"):
         if name not in landed.signals and name not in out:
             width = _width(last_layer, base.shape[-1]) if name == "insight" else 0
@@ -105,6 +110,26 @@ def _computed(needs: frozenset[str], updates: Updates, base: Real, last_layer: s
     if "last_layer_delta" in needs and last_layer is not None:
         out["last_layer_delta"] = updates.delta[:, last_layer]
     return out
+
+
+def model_gains(delta: Real, base: Real, evaluator: ServerEvaluator | None) -> Real:
+    """By how much each uploaded model alone lowers the loss on the server's validation data; NaN without such data.
+
+    A model without a finite loss counts as one that loses all that can be lost.
+    """
+    if evaluator is None or not evaluator.size("validation"):
+        return np.full(len(delta), np.nan)
+    starts, which = np.unique(np.atleast_2d(base), axis=0, return_inverse=True) if base.ndim > 1 else (base[None], 0)
+    before = np.array([_validation_loss(start, evaluator) for start in starts])[which]
+    after = np.array([_validation_loss(row, evaluator) for row in delta + base])
+    return np.asarray(before - after, np.float64)
+
+
+def _validation_loss(params: Real, evaluator: ServerEvaluator) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        logits = np.asarray(evaluator.logits(params[None], "validation")[0], np.float64)
+        found = float(cross_entropy(log_softmax(logits), evaluator.labels("validation")).mean())
+    return min(found, LARGEST_LOSS) if np.isfinite(found) else LARGEST_LOSS
 
 
 def _width(last_layer: slice | Mask | None, params: int) -> int:

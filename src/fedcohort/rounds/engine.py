@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from fedcohort.core.columns import part, prefixed
+from fedcohort.core.plain_text import shown
 from fedcohort.errors import BadParameter
 from fedcohort.protocols import Method
 from fedcohort.rounds.aggregation import aggregate, server_signals
@@ -44,7 +45,7 @@ from fedcohort.rounds.over_selection import BackOff, OverSelection
 from fedcohort.rounds.policy import RoundPolicy
 from fedcohort.rounds.recovery import Closing, Recovery
 from fedcohort.rounds.session import Session
-from fedcohort.rounds.validation import Limits, shown
+from fedcohort.rounds.validation import Limits
 from fedcohort.signals import of_side
 from fedcohort.types import STALENESS, Arrays, Cohort, Index, Model, Outcome, Plan, Probed, Real, RoundResult, Signals
 
@@ -142,7 +143,7 @@ class RoundEngine:
         self._review()
         before = self.model.params
         landed, info, fates = self._buffered(rnd, why) if self.policy.buffer_size else self._synchronous(rnd)
-        landed.signals.update(server_signals(self._needs, landed, self._base(landed, before), self.backend.last_layer))
+        landed.signals.update(server_signals(self._needs, landed, self._base(landed, before), self.backend))
         self._learn(landed, fates, rnd.timed_out)
         score, measured = self.backend.evaluate(rnd.work.index, self.model, last=last)
         result = RoundResult(

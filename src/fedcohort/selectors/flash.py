@@ -26,6 +26,8 @@ Departures from the paper
       optimum.
     * Time: the reward of S_t is the change from w^t to w^{t+1} and is paired with the contexts with which S_t was
       chosen; the paper pairs it with those of the next round, and passes contexts where Alg. 2 expects rewards.
+    * The reward "model" is another reading of Alg. 1, line 20: the fall of the server's validation loss under each
+      uploaded model. The fall of a client's own loss, the other readings, is largest where the data are skewed.
     * V is X'X (d x d), not XX'. Rewards are per client; scope="global" is Alg. 1, line 20.
     * |.| also rewards a loss that rises, as noisy labels make it do: "robust" counts decreases only.
     * Only the last cohort and those not measured for 20 rounds are probed; refresh="all" is the paper.
@@ -74,7 +76,7 @@ class FlashState(ContextState):
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What the paper leaves open, decided in one of three ways."""
+    """What the paper leaves open, decided in one of four ways."""
 
     scaling: str
     standardise: bool
@@ -87,6 +89,7 @@ PRESETS: Mapping[str, Preset] = {
     "literal": Preset(scaling="raw", standardise=False, trim=0.0, reward="abs", explore=1.0),
     "paper_scaled": Preset(scaling="l2", standardise=True, trim=0.05, reward="abs", explore=1.0),
     "robust": Preset(scaling="zscore", standardise=True, trim=0.05, reward="improvement", explore=0.3),
+    "model": Preset(scaling="zscore", standardise=True, trim=0.05, reward="model", explore=0.3),
 }
 
 
@@ -94,16 +97,18 @@ class Flash(StatefulSelector[FlashState]):
     """Learn what a client's context says about its next contribution; draw a belief; take the best under it.
 
     Args:
-        preset: "literal" (as printed), "paper_scaled" or "robust"; sets the arguments that are None.
+        preset: "literal" (as printed), "paper_scaled", "robust" or "model"; sets the arguments that are None.
         method: "thompson", or "ucb" for LinUCB.
         context: comma-separated elements of the context [x]; leave some out for the ablation of Fig. 4.
         explore: width of the belief [v]; 0 is greedy.
         scaling: how contexts are scaled: "zscore", "l2" or "raw".
         standardise: whether rewards are standardised within the round.
         trim: share trimmed at each end before scaling.
-        reward: "abs" (the absolute change of the loss) or "improvement" (only decreases count).
+        reward: "abs" (the absolute change of the loss), "improvement" (only decreases count), or "model" (by how much
+            the client's own model lowers the loss on the server's validation data).
+        per_second: whether rewards are divided by the client's duration [T_i].
         scope: reward per "client", or "global" for one reward for the whole cohort.
-        refresh: who is probed: "all", "selected" (the last cohort and the stale) or "sample:k".
+        refresh: who is probed: "all", "selected" (the last cohort and the stale), "sample:k" or "none".
         staleness: rounds after which refresh="selected" probes a client again; 0: never.
         forget: factor on the sums in every round [rho]; 1 forgets nothing.
         ridge: regularisation [lambda].
@@ -126,6 +131,7 @@ class Flash(StatefulSelector[FlashState]):
         standardise: bool | None = None,
         trim: Trim | None = None,
         reward: RewardForm | None = None,
+        per_second: bool = True,
         scope: Scope = "client",
         refresh: Refresh = "selected",
         staleness: CountOrZero = 20,
@@ -144,6 +150,7 @@ class Flash(StatefulSelector[FlashState]):
             scope=scope,
             refresh=refresh,
             staleness=staleness,
+            per_second=per_second,
         )
         self.needs = self.context.needs
         self.explore = p.explore if explore is None else explore

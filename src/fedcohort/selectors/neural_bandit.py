@@ -86,7 +86,9 @@ class NeuralBandit(StatefulSelector[NeuralState]):
         candidates: clients scored at most; 0: all.
         context: comma-separated elements of FLASH's context.
         scope: reward per "client", or "global" for one reward for the whole cohort.
-        reward: "improvement" (only decreases of the loss count) or "abs" (any change).
+        reward: "improvement" (only decreases of the loss count), "abs" (any change), or "model" (by how much the
+            client's own model lowers the loss on the server's validation data).
+        per_second: whether rewards are divided by the client's duration [T_i].
         refresh: who is probed: "all", "selected" (the last cohort and the stale) or "sample:k".
         staleness: rounds after which refresh="selected" probes a client again; 0: never.
         initial: the first cohort, "all" or "random:k".
@@ -112,12 +114,20 @@ class NeuralBandit(StatefulSelector[NeuralState]):
         context: str = "loss,val,duration,reward",
         scope: Scope = "client",
         reward: RewardForm = "improvement",
+        per_second: bool = True,
         refresh: Refresh = "selected",
         staleness: CountOrZero = 20,
         initial: Initial = "all",
         seed: CountOrZero = 0,
     ) -> None:
-        self.context = Context(Context.split(context), scope=scope, reward=reward, refresh=refresh, staleness=staleness)
+        self.context = Context(
+            Context.split(context),
+            scope=scope,
+            reward=reward,
+            refresh=refresh,
+            staleness=staleness,
+            per_second=per_second,
+        )
         self.needs = self.context.needs
         self.mode, self.explore, self.ridge, self.lr, self.steps = mode, explore, ridge, lr, steps
         self.batch, self.memory, self.candidates, self.seed = batch, memory, candidates, seed

@@ -84,7 +84,9 @@ class RestlessBandit(StatefulSelector[RestlessState]):
         ridge: regularisation [lambda].
         context: comma-separated elements of FLASH's context.
         scope: reward per "client", or "global" for one reward for the whole cohort.
-        reward: "improvement" (only decreases of the loss count) or "abs" (any change).
+        reward: "improvement" (only decreases of the loss count), "abs" (any change), or "model" (by how much the
+            client's own model lowers the loss on the server's validation data).
+        per_second: whether rewards are divided by the client's duration [T_i].
         refresh: who is probed: "all", "selected" (the last cohort and the stale) or "sample:k".
         staleness: rounds after which refresh="selected" probes a client again; 0: never.
         initial: the first cohort, "all" or "random:k".
@@ -108,12 +110,20 @@ class RestlessBandit(StatefulSelector[RestlessState]):
         context: str = "loss,val,duration,reward",
         scope: Scope = "client",
         reward: RewardForm = "improvement",
+        per_second: bool = True,
         refresh: Refresh = "selected",
         staleness: CountOrZero = 20,
         initial: Initial = "all",
         seed: CountOrZero = 0,
     ) -> None:
-        self.context = Context(Context.split(context), scope=scope, reward=reward, refresh=refresh, staleness=staleness)
+        self.context = Context(
+            Context.split(context),
+            scope=scope,
+            reward=reward,
+            refresh=refresh,
+            staleness=staleness,
+            per_second=per_second,
+        )
         self.needs = self.context.needs
         self.mode, self.explore, self.discount, self.width, self.ridge = mode, explore, discount, width, ridge
         self.initial = initial

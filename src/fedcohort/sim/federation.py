@@ -45,7 +45,7 @@ from fedcohort.types import (
 FLOAT = 4  # bytes of a parameter on the wire
 FORWARD = 1 / 3  # a forward pass costs a third of a training pass
 IDLE = 60.0  # virtual seconds that pass when nobody is available
-SERVER_SIGNALS = frozenset({"delta_norm", "delta", "last_layer_delta", "weights", "model"})
+SERVER_SIGNALS = frozenset({"delta_norm", "delta", "last_layer_delta", "weights", "model_gain", "model"})
 
 
 @dataclass(slots=True)

@@ -42,6 +42,7 @@ _LEVELS: Mapping[str, tuple[float, float, int]] = {
     "robust_loss": (5.0, 1.5, 1),
     "grad_norm": (2.0, 0.4, 1),
     "delta_norm": (2.0, 0.4, 1),
+    "model_gain": (0.3, -0.1, 0),
     "probe_loss": (2.0, 0.6, 1),
     "probe_batch_loss": (2.0, 0.6, 1),
     "probe_val_loss": (2.1, 0.7, 1),

@@ -20,18 +20,20 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedcohort import signals as catalogue
+from fedcohort.core.plain_text import shown
 from fedcohort.flower import wire
 from fedcohort.flower.server.driver import Arrival, Driver
 from fedcohort.flower.wire import Refused
 from fedcohort.rounds.roster import Roster
-from fedcohort.rounds.validation import shown
 from fedcohort.types import Arrays, Index
 
 _LONGEST_ID = 200
 _MOST_VALUES = 10_000  # entries of a list that a client may send about itself
 _NEWER = "a newer node answers to its id"
 IDENTITIES = ("client-id", "public-key")
-SERVER_SIDE = frozenset({"expected_seconds", "delta_norm", "delta", "weights", "last_layer_delta", "model"})
+SERVER_SIDE = frozenset(
+    {"expected_seconds", "delta_norm", "delta", "weights", "last_layer_delta", "model_gain", "model"}
+)
 APP_RAISED = 2  # Flower's code for an exception in the ClientApp: here, that it knows no such query
 CANNOT_LOAD = (1, 7)  # the ClientApp, or the app bundle, cannot be loaded there
 log = logging.getLogger("flwr")  # what the ServerApp's log shows

@@ -7,6 +7,9 @@ Context of client i before round t, and the reward for its work in round t:
     x_t(i) = [ L_rob^t / L_rob^1 , CE^t(V_i) / CE^1(V_i) , T_i , r_{t-1}(i) ]                 (C1)
     r_t(i) = | L_rob^{t+1}(i) - L_rob^t(i) | / T_i                                            (C2)
     r_t    = | mean_i L_rob^{t+1}(i) - mean_i L_rob^t(i) | / max_i T_i      (scope="global")  (C3)
+    r_t(i) = (CE(V; w_t) - CE(V; w_t(i))) / T_i                             (reward="model")  (C4)
+
+(C4) reads Alg. 1, line 20, as a vector: V is the server's validation data, w_t(i) the model that client i uploads.
 
 L^{t+1} is only known when round t + 1 asks for it. So the rewards of a cohort are settled one round later, from
 the probe answers, by a function without side effects: `select` uses its result, `observe` commits the same one.
@@ -21,7 +24,8 @@ Departures from the paper
       started at the upper end of that range: a client that reports all its losses a thousand times too high gains
       next to nothing. With trim=0 the reward is as printed.
     * An answer to a probe is preferred to a report of the same round.
-    * A reward needs the loss before and after. A client that cannot be probed in the next round gets none.
+    * A reward needs the loss before and after. A client that cannot be probed in the next round gets none. (C4) needs
+      no probe; where the server has no validation data, reward="model" pays as "improvement" does.
 """
 
 from __future__ import annotations
@@ -44,9 +48,9 @@ from fedcohort.types import Index, Mask, Probed, Real, Round, RoundResult, Signa
 
 Double = NDArray[np.float64]
 Scaling = Annotated[str, Choice("zscore", "l2", "raw")]
-RewardForm = Annotated[str, Choice("improvement", "abs")]
+RewardForm = Annotated[str, Choice("improvement", "abs", "model")]
 Scope = Annotated[str, Choice("client", "global")]
-Refresh = Annotated[str, Choice("all", "selected", counted="sample")]
+Refresh = Annotated[str, Choice("all", "selected", "none", counted="sample")]
 Initial = Annotated[str, Choice("all", counted="random")]
 
 ELEMENTS = ("loss", "val", "duration", "reward")
@@ -71,6 +75,8 @@ class ContextState(MovingReward):
     asked_round: int = -1  # t - 1
     tau: float = 0.0  # max T_i of S_{t-1}
     peak: float = 0.0  # largest global reward so far
+    judged: Index = ragged(np.int64)  # places in S_{t-1} whose models the server has evaluated
+    gain: Double = ragged(np.float64)  # their CE(V; w) - CE(V; w(i))
 
 
 S = TypeVar("S", bound=ContextState)
@@ -88,6 +94,7 @@ class Context:
     scope: Scope = "client"
     refresh: Refresh = "selected"
     staleness: int = 20  # rounds after which "selected" probes anybody again; 0: never
+    per_second: bool = True  # rewards are divided by the duration
 
     @staticmethod
     def split(elements: str) -> tuple[str, ...]:
@@ -101,14 +108,16 @@ class Context:
     @property
     def needs(self) -> frozenset[str]:
         """The signals behind these elements; the robust loss is also the reward."""
-        return NEEDS if "val" in self.elements else frozenset(n for n in NEEDS if "val" not in n)
+        needs = frozenset(n for n in NEEDS if "val" in self.elements or "val" not in n)
+        needs -= {n for n in needs if self.refresh == "none" and n.startswith("probe_")}
+        return needs | frozenset({"model_gain"} if self.reward == "model" else ())
 
     # -- who is probed --------------------------------------------------------------------------------------------
 
     def probe(self, s: ContextState, rnd: Round, rng: np.random.Generator) -> Index:
         """Everybody, or the last cohort (to settle its rewards) and the stale or a sample."""
-        if self.refresh == "all":
-            return rnd.available
+        if self.refresh in ("all", "none"):
+            return rnd.available if self.refresh == "all" else rnd.available[:0]
         wanted = np.zeros(rnd.population, np.bool_)
         wanted[s.asked] = True
         if self.refresh != "selected":
@@ -123,26 +132,34 @@ class Context:
     def settle(self, s: ContextState, index: int, probed: Probed | None) -> tuple[Double, Double]:
         """Take in the answers of round `index`; returns contexts and rewards (x, y) of the last cohort. Changes `s`."""
         nothing = np.empty((0, len(self.elements))), np.empty(0)
-        if probed is None or probed.clients.size == 0:
-            return nothing
-        who = probed.clients
-        s.grow(int(who.max()) + 1)
+        who = np.empty(0, np.int64) if probed is None else probed.clients
+        s.grow(int(who.max(initial=-1)) + 1)
         before, since = s.robust[who], s.measured[who]
-        self._losses(s, index, who, probed.signals, "probe_")
+        if probed is not None and who.size:
+            self._losses(s, index, who, probed.signals, "probe_")
         if not 0 <= s.asked_round < index:
+            return nothing
+        if self.reward == "model" and s.judged.size:
+            return self._pay(s, s.judged, s.gain, s.gain)
+        if who.size == 0:
             return nothing
         both = (since == s.asked_round) & (s.measured[who] == index)  # known before and after
         who, drop = who[both], before[both] - s.robust[who[both]]
         drop = drop * self._credit(s, who)
+        drop = np.maximum(drop, 0.0) if self.reward == "model" else drop  # no validation data
         mine = np.isin(who, s.asked)
         order = np.argsort(s.asked)
         at = order[np.searchsorted(s.asked[order], who[mine])]
+        return self._pay(s, at, drop, drop[mine].astype(np.float64))
+
+    def _pay(self, s: ContextState, at: Index, drop: Real, mine: Double) -> tuple[Double, Double]:
+        """Contexts and rewards of these places of the last cohort; `drop` are all changes that were measured."""
         clients = s.asked[at]
-        if self.scope == "global" and who.size:
+        if self.scope == "global" and drop.size:
             change = stats.winsorise(drop, 1 - self.trim, self.trim).mean(keepdims=True)
-            r = np.repeat(self._size(change), at.size) / max(s.tau, 1e-9)  # C3
+            r = np.repeat(self._size(change), at.size) / (max(s.tau, 1e-9) if self.per_second else 1.0)  # C3
         else:
-            r = self._size(drop[mine].astype(np.float64)) / np.maximum(s.seconds[clients], 1e-9)  # C2
+            r = self._size(mine) / (np.maximum(s.seconds[clients], 1e-9) if self.per_second else 1.0)  # C2, C4
         s.reward[clients], s.paid[clients] = r, True
         return s.asked_x[at], self._scaled(s, np.asarray(r, np.float64))
 
@@ -170,6 +187,10 @@ class Context:
         used = result.clients[result.ok]
         s.asked_x = self.matrix(s, used, self.scale(s)).astype(np.float64)
         s.asked, s.asked_round = used.copy(), result.index
+        if self.reward == "model":
+            gain = np.asarray(result.signals["model_gain"], np.float64)[result.ok]
+            s.judged = np.flatnonzero(np.isfinite(gain))
+            s.gain = gain[s.judged]
         timed = np.isfinite(result.duration) & (result.duration > 0)
         s.seconds[result.clients[timed]] = result.duration[timed]
         s.tau = float(result.duration[timed].max(initial=0.0))
@@ -190,8 +211,8 @@ class Context:
                 s.measured[who] = index
 
     def _size(self, drop: Real) -> Real:
-        """|L^t - L^{t+1}|, or only what was gained."""
-        return np.abs(drop) if self.reward == "abs" else np.maximum(drop, 0.0)
+        """|L^t - L^{t+1}|, only what was gained, or (of the server's own measurement) with its sign."""
+        return np.abs(drop) if self.reward == "abs" else drop if self.reward == "model" else np.maximum(drop, 0.0)
 
     # -- features (C1) --------------------------------------------------------------------------------------------
 
