@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import fedcohort as fc
-from fedcohort.core.rng import generator
-from fedcohort.core.stats import bootstrap
+from fedcohort.experiment.metrics.paired import interval
 from fedcohort.registry import lookup as registry
 
 ROOT = Path(__file__).parents[1]
@@ -64,12 +63,12 @@ def row(text: str, runs: list[dict], base: list[dict]) -> str:
 
 
 def _interval(x: np.ndarray, form: str) -> str:
-    low, high = bootstrap(x, generator(0, "interval"))
+    low, high = interval(x)
     return f"{form.format(x.mean())} [{form.format(low)}, {form.format(high)}]"
 
 
 def _word(gain: np.ndarray) -> str:
-    low, high = bootstrap(gain, generator(0, "interval"))
+    low, high = interval(gain)
     return "" if low > 0 or high < 0 else " (inside the noise)"
 
 

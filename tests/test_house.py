@@ -36,11 +36,12 @@ HOMES = {
     "pandas": ("arena/leaderboard",),
     "ray": ("engines/ray_", "experiment/ray_"),
     "rich": ("cli/", "report/plots/"),
-    "sklearn": ("data/", "cli/world_command"),  # the command shows a world on the labels of the digits
+    "scipy": ("experiment/metrics/",),
     "sqlite3": ("storage/",),
     "starlette": ("dashboard/",),
     "tensorboardX": ("report/export/",),
-    "threadpoolctl": ("core/threads",),  # used where it is installed; everything works without it
+    "threadpoolctl": ("core/threads",),
+    "tomli_w": ("experiment/",),
     "torch": ("engines/torch_", "tasks/torch_task"),
     "typer": ("cli/",),
     "uvicorn": ("dashboard/",),

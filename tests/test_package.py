@@ -11,7 +11,7 @@ from pathlib import Path
 import fedcohort
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("torch", "sklearn", "numba", "typer", "rich", "matplotlib", "flwr", "ray", "scipy")
+HEAVY = ("torch", "sklearn", "numba", "typer", "rich", "matplotlib", "flwr", "ray", "scipy", "tomli_w", "optuna")
 
 
 def loaded_by(code: str) -> set[str]:

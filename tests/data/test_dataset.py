@@ -151,6 +151,14 @@ def test_digits_are_embedded():
     assert counts.max() == 183
 
 
+def test_digits_are_those_of_scikit_learn_to_the_bit():
+    theirs = pytest.importorskip("sklearn.datasets").load_digits()
+    data = load("digits")
+    np.testing.assert_array_equal(np.concatenate([data.x, data.x_test]).reshape(-1, 64), theirs.data)
+    np.testing.assert_array_equal(np.concatenate([data.y, data.y_test]), theirs.target)
+    assert (data.x.dtype, data.y.dtype) == (np.uint8, theirs.target.dtype)
+
+
 def test_root_from_argument_environment_and_default(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDCOHORT_DATA", str(tmp_path / "env"))
     assert data_root(tmp_path) == tmp_path

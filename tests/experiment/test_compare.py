@@ -22,16 +22,16 @@ from fedcohort.experiment.sweep import from_mapping, run_sweep
 from fedcohort.rounds.history import History
 
 
-def test_wilcoxon_is_exact():
-    rng = np.random.default_rng(1)
-    for n in (3, 5, 6, 12, 20):
-        d = rng.normal(0.3, 1.0, n)
-        assert paired.wilcoxon(d) == pytest.approx(stats.wilcoxon(d, method="exact").pvalue)
-
-
-def test_wilcoxon_with_ties_and_zeros_by_counting_signs():
+@pytest.mark.parametrize(
+    "d",
+    [
+        *(np.random.default_rng(n).normal(0.3, 1.0, n) for n in (3, 5, 6, 12)),
+        np.array([1.0, -1.0, 2.0, 2.0, 3.0, 0.0, 3.0]),
+        np.round(np.random.default_rng(13).normal(0.3, 1.0, 13), 1),
+    ],
+)
+def test_wilcoxon_by_counting_signs(d):
     """All 2^n signs of the ranks of |d|: the share whose smaller sum is at most the one seen."""
-    d = np.array([1.0, -1.0, 2.0, 2.0, 3.0, 0.0, 3.0])
     used = d[d != 0]
     ranks = stats.rankdata(np.abs(used))
     total = ranks.sum()
@@ -39,7 +39,27 @@ def test_wilcoxon_with_ties_and_zeros_by_counting_signs():
     plus = [sum(r for r, s in zip(ranks, signs, strict=True) if s) for signs in product((0, 1), repeat=used.size)]
     expected = np.mean([min(p, total - p) <= seen + 1e-9 for p in plus])
     assert paired.wilcoxon(d) == pytest.approx(expected)
-    assert paired.wilcoxon([0.0, 0.0]) == 1.0
+
+
+def test_wilcoxon_at_its_edges():
+    """Nothing, one pair, no difference at all; and more ties than are counted: near the exact value of the same."""
+    assert [paired.wilcoxon(d) for d in ([], [0.7], [0.0, 0.0])] == [1.0, 1.0, 1.0]
+    d = np.r_[np.arange(1.0, 16.0), -0.5]
+    assert paired.wilcoxon(np.r_[d, 3.0]) == pytest.approx(paired.wilcoxon(np.r_[d, 3.001]), abs=1e-3)
+
+
+def test_bootstrap_interval():
+    """Between the extremes, around the mean, always the same; of one value only that value. Covers as often as it says:
+    95 % of the mean of 30 normals; percentile intervals are a little short, 0.88 .. 0.99 of 100."""
+    x = np.array([0.5, 0.7, 0.6, 0.9, 0.8])
+    low, high = paired.interval(x)
+    assert x.min() <= low < x.mean() < high <= x.max()
+    assert paired.interval(x) == (low, high)
+    assert paired.interval([0.3]) == (0.3, 0.3)
+    assert np.isnan(paired.interval([])).all()
+    rng = np.random.default_rng(2)
+    ends = [paired.interval(rng.normal(size=30), draws=300) for _ in range(100)]
+    assert 88 <= sum(lo <= 0.0 <= hi for lo, hi in ends) <= 99
 
 
 def test_sign_test_and_least_p():
@@ -58,9 +78,8 @@ def test_holm_by_hand():
 
 @pytest.mark.parametrize(("k", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
 def test_critical_difference(k, q):
-    """Demsar's table of q_0.05, and scipy's studentised range."""
+    """Demsar's table of q_0.05."""
     assert paired.studentised_range(k) / math.sqrt(2) == pytest.approx(q, abs=1e-3)
-    assert paired.studentised_range(k) == pytest.approx(stats.studentized_range.ppf(0.95, k, np.inf), abs=2e-3)
     assert paired.critical_difference(k, 14) == pytest.approx(q * math.sqrt(k * (k + 1) / 84), abs=1e-3)
 
 
@@ -68,8 +87,6 @@ def test_ranks():
     """Rows 3 1 2 and 2 2 5: ranks 1 3 2 and 2.5 2.5 1; means 1.75 2.75 1.5. Lower better turns them round."""
     assert paired.average_ranks([[3, 1, 2], [2, 2, 5]]).tolist() == [1.75, 2.75, 1.5]
     assert paired.average_ranks([[3, 1, 2], [2, 2, 5]], better=-1).tolist() == [2.25, 1.25, 2.5]
-    data = np.random.default_rng(2).normal(size=(9, 4))
-    assert paired.friedman(data) == pytest.approx(stats.friedmanchisquare(*data.T).statistic)
 
 
 def run_of(selector, seed, accuracy, world="mixed-v1", clock=1.0, **more):

@@ -7,6 +7,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from fedcohort.cli.options import Picture
@@ -36,7 +37,7 @@ def show(
     name: Annotated[str, typer.Argument(help="A name, name(key=value, ...), or a .json or .toml file.")],
     png: Picture = None,
     seed: Annotated[int, typer.Option(help="Seed of the world.")] = 0,
-    task: Annotated[str, typer.Option(help="Task whose samples are divided.", show_default="scikit-learn digits")] = "",
+    task: Annotated[str, typer.Option(help="Task whose samples are divided.", show_default="labels of digits")] = "",
     clients: Annotated[int | None, typer.Option(help="Number of clients, if not the world's own.")] = None,
     rows: Annotated[int, typer.Option(min=0, help="Number of clients to list.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print the specification and the summary as JSON.")] = False,
@@ -81,11 +82,11 @@ def _built(spec: WorldSpec, task: str, seed: int) -> BuiltWorld:
         from fedcohort.registry.lookup import make_task_spec
 
         return build_world_for(spec, make_task_spec(task), seed)
-    from sklearn.datasets import load_digits
-
+    from fedcohort.data.known import digits
     from fedcohort.worlds.built_world import build_world
 
-    return build_world(spec, load_digits().target, seed=seed)
+    columns = digits()
+    return build_world(spec, np.concatenate([columns["y"], columns["y_test"]]), seed=seed)
 
 
 def _number(value: Any) -> Any:

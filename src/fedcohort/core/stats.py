@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -96,19 +95,3 @@ def effective_classes(histogram: Real) -> Double:
     logs = np.log(p, out=np.zeros_like(p), where=p > 0)
     out: Double = np.exp(-(p * logs).sum(axis=-1))
     return out
-
-
-def bootstrap(
-    x: Real,
-    rng: np.random.Generator,
-    statistic: Callable[[Real], Any] = lambda a: a.mean(axis=-1),
-    level: float = 0.95,
-    draws: int = 2000,
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic that works along the last axis."""
-    x = np.asarray(x, np.float64)
-    if x.size == 0:
-        return float("nan"), float("nan")
-    samples = statistic(x[rng.integers(0, x.size, (draws, x.size))])
-    lo, hi = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
-    return float(lo), float(hi)

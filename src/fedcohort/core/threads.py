@@ -14,21 +14,14 @@ R = TypeVar("R")
 
 @cache
 def _controller() -> Any:
-    """The process's linear-algebra libraries; None where threadpoolctl (part of scikit-learn) is not installed."""
-    try:
-        return importlib.import_module("threadpoolctl").ThreadpoolController()
-    except ImportError:
-        return None
+    """The process's linear-algebra libraries."""
+    return importlib.import_module("threadpoolctl").ThreadpoolController()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """NumPy's matrix products run in the calling thread only."""
-    controller = _controller()
-    if controller is None:
-        yield
-        return
-    with controller.limit(limits=1, user_api="blas"):
+    with _controller().limit(limits=1, user_api="blas"):
         yield
 
 

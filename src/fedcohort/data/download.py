@@ -171,7 +171,7 @@ def get(name: str, *, root: Path | str | None = None, origin: str | None = None,
     `origin` is a mirror's address (http or https) or a folder on this machine instead of the official address.
     """
     if name == "digits":
-        return "digits comes with scikit-learn: nothing to get"
+        return "digits comes with fedcohort: nothing to get"
     if name not in KNOWN:
         raise UnknownName.among("dataset", name, ["digits", *KNOWN])
     folder = data_root(root)

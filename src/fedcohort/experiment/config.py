@@ -68,8 +68,10 @@ class RunConfig(RunSettings):
 
     def toml(self) -> str:
         """This configuration as a TOML file with a comment for every key."""
-        lines = [f"{name} = {toml_value(value)}  # {meaning(name)}" for name, value in self.to_dict().items()]
-        return "\n".join(lines) + "\n"
+        import tomli_w
+
+        keys = ((tomli_w.dumps({name: value}).rstrip(), name) for name, value in self.to_dict().items())
+        return "".join(f"{line}  # {meaning(name)}\n" for line, name in keys)
 
 
 _FIELDS = about(RunConfig)
@@ -105,15 +107,6 @@ def markdown() -> str:
     """The table of all keys for the documentation."""
     rows = [f"| `{k.name}` | {k.kind} | `{k.default}` | {k.about} |" for k in keys()]
     return "\n".join(["| key | kind | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
-
-
-def toml_value(value: Any) -> str:
-    """A number, word or list as TOML writes it."""
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(toml_value(v) for v in value)}]"
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def assign(values: dict[str, Any], key: str, value: Any) -> None:

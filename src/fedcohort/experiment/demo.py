@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.core.rng import generator
-from fedcohort.core.stats import bootstrap
 from fedcohort.experiment.config import RunConfig
+from fedcohort.experiment.metrics.paired import spread
 from fedcohort.experiment.runs import build
 from fedcohort.rounds.history import History
 
@@ -65,7 +64,7 @@ class DemoResult:
 
 @dataclass(frozen=True, slots=True)
 class SeedInterval:
-    """A mean over seeds with a bootstrap interval; `count` of `total` seeds have a value at all."""
+    """A mean over seeds with its interval or range; `count` of `total` seeds have a value at all."""
 
     mean: float
     low: float
@@ -75,10 +74,10 @@ class SeedInterval:
 
 
 def interval(values: list[float], total: int) -> SeedInterval:
-    """Mean and 95 % bootstrap interval. No value at all: NaN, count 0."""
+    """Mean, and the 95 % bootstrap interval or, of fewer than five, the range. No value at all: NaN, count 0."""
     if not values:
         return SeedInterval(float("nan"), float("nan"), float("nan"), 0, total)
-    low, high = bootstrap(np.array(values), generator(0, "interval"))
+    low, high = spread(values)
     return SeedInterval(float(np.mean(values)), low, high, len(values), total)
 
 

@@ -68,9 +68,11 @@ class Sweep:
 
     def toml(self) -> str:
         """This sweep as a TOML file."""
+        import tomli_w
+
         own = {k: getattr(self, k) for k in ("name", *AXES, "seeds")}
         same = {k: v for k, v in self.base.to_dict().items() if k not in (*AXES.values(), "seed")}
-        return "".join(f"{k} = {configuration.toml_value(v)}\n" for k, v in (own | same).items())
+        return tomli_w.dumps(own | same)
 
 
 def from_mapping(values: Mapping[str, Any]) -> Sweep:

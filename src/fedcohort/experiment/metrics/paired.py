@@ -1,53 +1,103 @@
-"""Statistics of paired differences and of ranks, for few seeds: exact where it can be.
+"""Statistics of paired differences and of ranks, for few seeds: exact where it can be. The laws are SciPy's.
 
 * interval: percentile bootstrap of the mean paired difference;
 * sign test: under no difference, wins ~ Binomial(n, 1/2); ties are left out;
-* Wilcoxon signed ranks: the exact law of the smaller rank sum, by counting subsets (ties share ranks, zeros left out);
+* Wilcoxon signed ranks (ties share ranks, zeros left out);
 * Holm's correction for several comparisons;
 * average ranks with Nemenyi's critical difference CD = q_{0.05,k} sqrt(k (k + 1) / (6 N)), q from the studentised
   range with infinitely many degrees of freedom, divided by sqrt(2).
+
+SciPy is imported when the first of these is needed: most commands never do.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.core.rng import generator
-from fedcohort.core.stats import bootstrap, rank
+from fedcohort.core.stats import rank
 
 Double = NDArray[np.float64]
 LEVEL = 0.95
+EXACT = 13  # pairs up to which every assignment of signs to tied differences is counted
+LEAST_SEEDS = 5  # with fewer, a bootstrap interval of the mean says less than it seems to: the range is told instead
+SPREADS = ("range", "95 % interval")
 
 
-def interval(difference: ArrayLike, level: float = LEVEL, draws: int = 5000) -> tuple[float, float]:
-    """Bootstrap interval of the mean; the same numbers give the same interval."""
-    return bootstrap(np.asarray(difference, np.float64), generator(0, "paired"), level=level, draws=draws)
+def interval(values: ArrayLike, level: float = LEVEL, draws: int = 5000) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean; the same numbers give the same interval. One value: itself, twice."""
+    x = np.asarray(values, np.float64)
+    if x.size < 2:
+        only = float(x[0]) if x.size else math.nan
+        return only, only
+    from scipy import stats
+
+    found = stats.bootstrap(
+        (x,), np.mean, confidence_level=level, n_resamples=draws, method="percentile", rng=generator(0, "paired")
+    ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def spread(values: ArrayLike) -> tuple[float, float]:
+    """What is told beside a mean over seeds: the range of fewer than LEAST_SEEDS values, else the interval of the mean.
+
+    >>> spread([0.5, 0.2, 0.4])
+    (0.2, 0.5)
+    """
+    x = np.asarray(values, np.float64)
+    return interval(x) if x.size >= LEAST_SEEDS else (float(x.min()), float(x.max()))
+
+
+def spread_name(count: int) -> str:
+    """What :func:`spread` of so many values is called; nothing where there is only one.
+
+    >>> spread_name(1), spread_name(3), spread_name(5)
+    ('', 'range', '95 % interval')
+    """
+    return "" if count < 2 else SPREADS[count >= LEAST_SEEDS]
+
+
+def spread_words(counts: Iterable[int]) -> str:
+    """What stands in brackets behind means over so many seeds each, as part of a sentence.
+
+    >>> spread_words([3, 3])
+    'range over seeds (fewer than 5: no interval)'
+    """
+    found = {spread_name(n) for n in counts} - {""}
+    if found == {SPREADS[0]}:
+        return f"range over seeds (fewer than {LEAST_SEEDS}: no interval)"
+    other = f", the range where there are fewer than {LEAST_SEEDS}" if len(found) > 1 else ""
+    return f"95 % bootstrap interval over seeds{other}" if found else "one seed, no interval"
 
 
 def sign_test(wins: int, losses: int) -> float:
     """Two-sided p-value of so many wins and losses."""
-    n, k = wins + losses, min(wins, losses)
-    return min(2.0 * sum(math.comb(n, i) for i in range(k + 1)) / 2.0**n, 1.0) if n else 1.0
+    from scipy import stats
+
+    return float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 
 def wilcoxon(difference: ArrayLike) -> float:
-    """Two-sided exact p-value of the signed-rank test; 1 where nothing differs."""
+    """Two-sided p-value of the signed-rank test; 1 where nothing differs.
+
+    Exact, except where differences are tied in size and there are more than EXACT of them.
+    """
     d = np.asarray(difference, np.float64)
     d = d[np.flatnonzero(d)]
-    if not d.size:
+    if d.size < 2:
         return 1.0
-    doubled = np.rint(2 * (rank(np.abs(d)) + 1)).astype(np.int64)  # ranks shared by ties are halves
-    ways = np.zeros(int(doubled.sum()) + 1)
-    ways[0] = 1.0
-    for r in doubled:
-        ways[r:] = ways[r:] + ways[:-r]
-    plus = int(doubled[d > 0].sum())
-    low = min(plus, int(doubled.sum()) - plus)
-    return float(min(2.0 * ways[: low + 1].sum() / 2.0**d.size, 1.0))
+    from scipy import stats
+
+    tied = np.unique(np.abs(d)).size < d.size
+    if not tied:
+        return float(stats.wilcoxon(d, method="exact").pvalue)
+    every_sign = stats.PermutationMethod(n_resamples=2**EXACT)
+    return float(stats.wilcoxon(d, method=every_sign if d.size <= EXACT else "asymptotic").pvalue)
 
 
 def least_p(n: int) -> float:
@@ -78,25 +128,7 @@ def critical_difference(k: int, n: int, level: float = LEVEL) -> float:
 
 @cache
 def studentised_range(k: int, level: float = LEVEL) -> float:
-    """Quantile of the range of k standard normals: P = k int phi(z) (Phi(z) - Phi(z - q))^(k-1) dz, by bisection."""
-    z = np.linspace(-8.0, 8.0, 4001)
-    density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    below = _normal(z)
-    low, high = 0.0, 20.0
-    for _ in range(60):
-        q = 0.5 * (low + high)
-        mass = k * float(np.sum(density * (below - _normal(z - q)) ** (k - 1)) * (z[1] - z[0]))
-        low, high = (q, high) if mass < level else (low, q)
-    return 0.5 * (low + high)
+    """Quantile of the range of k standard normals."""
+    from scipy import stats
 
-
-def friedman(values: ArrayLike) -> float:
-    """Friedman's statistic of rows (worlds) x columns, without tie correction: 0 where all average ranks are equal."""
-    x = np.asarray(values, np.float64)
-    n, k = x.shape
-    mean = average_ranks(x)
-    return float(12.0 * n / (k * (k + 1)) * ((mean - (k + 1) / 2.0) ** 2).sum())
-
-
-def _normal(z: Double) -> Double:
-    return np.array([0.5 * math.erfc(-v / math.sqrt(2.0)) for v in z])
+    return float(stats.studentized_range.ppf(level, k, math.inf))

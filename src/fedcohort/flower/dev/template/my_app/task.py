@@ -12,11 +12,12 @@ HIDDEN, CLASSES, BATCH = 32, 10, 16
 
 @lru_cache
 def digits() -> Samples:
-    """All samples. scikit-learn is imported here because not every process that Flower starts needs data."""
-    from sklearn.datasets import load_digits
+    """All samples. They are read here because not every process that Flower starts needs data."""
+    from fedcohort.data import load
 
-    x, y = load_digits(return_X_y=True)
-    return (x / 16.0).astype(np.float32), y
+    data = load("digits")
+    x, y = np.concatenate([data.x, data.x_test]), np.concatenate([data.y, data.y_test])
+    return (x.reshape(len(y), -1) / 16.0).astype(np.float32), y
 
 
 @lru_cache
