@@ -242,6 +242,7 @@ class Plan:
     weight_decay: float = 0.0
     optimiser: str = "sgd"  # "sgd" or "adam"
     objective: Objective = field(default_factory=Objective)
+    reported: Objective | None = None  # what the signal robust_loss is of; None: of the objective
     prox: float = 0.0  # [mu] adds mu * (w - w_broadcast) to every gradient
     correction: Real | None = None  # (m, p) or (p,) added to every gradient (SCAFFOLD, FedDyn)
     sample_weight: Mapping[int, Real] | None = None  # slot -> one weight per owned training sample

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -33,23 +34,43 @@ def part_of(data: ClientData, part: str) -> Part:
 
 
 def collect(
-    engine: Measuring, data: ClientData, model: Model, plan: Plan, updates: Updates, first: LossStats, broken: Mask
+    engine: Measuring,
+    data: ClientData,
+    model: Model,
+    plan: Plan,
+    updates: Updates,
+    first: LossStats,
+    broken: Mask,
+    why: Mapping[int, str] | None = None,
 ) -> Trained:
     """Add the signals of `plan.measure`, the extras and the failures to trained updates.
 
     `first` are the loss statistics of the first local epoch; `broken` marks clients whose training became
-    non-finite. Signals of failed clients are NaN.
+    non-finite, `why` those that could not be trained at all, and says why. Signals of failed clients are NaN.
     """
     empty = data.train.sizes[updates.clients] == 0
-    failed = broken | empty
+    lost = np.isin(updates.clients, list(why or ()))
+    failed = broken | empty | lost
     reasons = {int(k): "training became non-finite" for k in updates.clients[broken]}
     reasons |= {int(k): "owns no samples" for k in updates.clients[empty]}
-    signals, extras = _signals(engine, model, plan, updates)
+    reasons |= why or {}
+    signals, extras = _signals(engine, model, plan, updates.rows(~lost) if lost.any() else updates)
+    if lost.any():  # whoever could not be trained could not be measured either
+        signals, extras = _spread(signals, ~lost), _spread(extras, ~lost)
     signals |= {name: value for name, value in signals_from_stats(first).items() if name in plan.measure}
     for name, value in signals.items():
         signals[name] = np.array(value, np.float64 if value.ndim == 1 else np.float32)
         signals[name][failed] = np.nan
     return Trained(replace(updates, extras={**updates.extras, **extras}), signals, failed, reasons)
+
+
+def _spread(columns: Arrays, there: Mask) -> Arrays:
+    """Columns of the rows that are there, as columns of all rows; NaN for the others."""
+    out: Arrays = {}
+    for name, value in columns.items():
+        out[name] = np.full((there.size, *value.shape[1:]), np.nan, value.dtype)
+        out[name][there] = value
+    return out
 
 
 def _signals(engine: Measuring, model: Model, plan: Plan, updates: Updates) -> tuple[Arrays, Arrays]:
@@ -63,7 +84,7 @@ def _signals(engine: Measuring, model: Model, plan: Plan, updates: Updates) -> t
     if "val_loss" in want:
         out["val_loss"] = engine.losses(model, clients, "validation", CROSS_ENTROPY).loss
     if "robust_loss" in want:
-        out["robust_loss"] = engine.losses(model, clients, "train", robust_of(plan.objective)).loss
+        out["robust_loss"] = engine.losses(model, clients, "train", robust_of(plan.reported or plan.objective)).loss
     if want & _GRADIENT:
         gradient = engine.gradients(model, clients, last_layer=not want & {"grad_norm", "full_gradient"})
         last = gradient if not want & {"grad_norm", "full_gradient"} else gradient[:, engine.last_layer]

@@ -232,8 +232,10 @@ class RoundEngine:
 
     def _prepared(self, index: int, cohort: Cohort) -> tuple[Plan, frozenset[str]]:
         """How this cohort trains, and which of what it measures the method wants to hear."""
-        plan = self.method.prepare(self.backend.plan(index, cohort), self.model, cohort.clients)
-        return replace(plan, measure=plan.measure | of_side(self._needs, "client")), plan.measure
+        usual = self.backend.plan(index, cohort)
+        plan = self.method.prepare(usual, self.model, cohort.clients)
+        reported = usual.objective if plan.objective != usual.objective else None  # as probes do: the task's own
+        return replace(plan, measure=plan.measure | of_side(self._needs, "client"), reported=reported), plan.measure
 
     def _send(self, work: Dispatch) -> None:
         self.backend.dispatch(work)

@@ -125,6 +125,7 @@ def pack_plan(plan: Plan, model: Model, clients: Index, rows: Index) -> tuple[di
         "batch_size": plan.batch_size, "momentum": plan.momentum, "weight_decay": plan.weight_decay,
         "optimiser": plan.optimiser, "objective": asdict(plan.objective), "prox": plan.prox, "seed": plan.seed,
         "round": plan.round, "measure": sorted(plan.measure),
+        "reported": None if plan.reported is None else asdict(plan.reported),
     }  # fmt: skip
     arrays: Arrays = {"params": np.asarray(model.params), "buffers": model.buffers, "counters": model.counters}
     arrays |= {"clients": clients[rows], "epochs": plan.epochs_of(m)[rows], "lr": plan.lr_of(m)[rows]}
@@ -139,7 +140,8 @@ def pack_plan(plan: Plan, model: Model, clients: Index, rows: Index) -> tuple[di
 def unpack_plan(text: dict[str, Any], arrays: Arrays) -> tuple[Model, Index, Plan]:
     """Inverse of :func:`pack_plan`."""
     weights = {int(name[7:]): value for name, value in arrays.items() if name.startswith("weight.")}
-    text = text | {"objective": Objective(**text["objective"]), "measure": frozenset(text["measure"])}
+    objectives = {n: None if text[n] is None else Objective(**text[n]) for n in ("objective", "reported")}
+    text = text | objectives | {"measure": frozenset(text["measure"])}
     plan = Plan(
         epochs=arrays["epochs"], lr=arrays["lr"], correction=arrays.get("correction"),
         sample_weight=weights or None, **text,
