@@ -5,18 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedcohort.experiment.metrics.paired import interval
+from fedcohort.experiment.metrics.paired import interval, spread
 from fedcohort.report.plots import bands
 
 A, B, C = np.array([0.1, 0.5, 0.6]), np.array([0.3, 0.4, 0.9]), np.array([0.2, 0.7, 0.3])
 
 
-def test_band_is_the_mean_and_the_interval_of_every_round():
+def test_band_of_few_seeds_is_the_range_of_every_round():
     found = bands.by_round([A, B, C])
-    assert found.x.tolist() == [1.0, 2.0, 3.0]
+    assert found.x.tolist() == [0.0, 1.0, 2.0]
     assert found.y == pytest.approx([0.2, 1.6 / 3, 0.6])
+    assert found.low.tolist() == [0.1, 0.4, 0.3]
+    assert found.high.tolist() == [0.3, 0.7, 0.9]
+    assert (found.low[0], found.high[0]) == spread([A[0], B[0], C[0]])
+
+
+def test_band_of_five_seeds_is_the_interval_of_every_round():
+    curves = [A, B, C, A / 2, B / 3]
+    found = bands.by_round(curves)
     for t in range(3):
-        assert (found.low[t], found.high[t]) == pytest.approx(interval([A[t], B[t], C[t]]))
+        assert (found.low[t], found.high[t]) == pytest.approx(interval([c[t] for c in curves]))
 
 
 def test_one_seed_has_no_band():
@@ -28,7 +36,7 @@ def test_one_seed_has_no_band():
 
 def test_rounds_that_some_seed_has_not_measured_are_left_out():
     found = bands.by_round([np.array([0.1, np.nan, 0.3, 0.4]), np.array([0.3, np.nan, 0.5])])
-    assert found.x.tolist() == [1.0, 3.0]
+    assert found.x.tolist() == [0.0, 2.0]
     assert found.y == pytest.approx([0.2, 0.4])
 
 
@@ -59,4 +67,4 @@ def test_long_curves_are_thinned_and_keep_their_spike():
     found = bands.by_round([long, long], points=100)
     assert found.x.size <= 102
     assert found.y.max() == 0.9
-    assert 3334.0 in found.x
+    assert 3333.0 in found.x

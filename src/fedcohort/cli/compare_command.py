@@ -58,9 +58,7 @@ def show(comparison: Comparison, console: Console) -> None:
         console.print(plain(ranks.words))
     for note in comparison.notes:
         console.print(f"note: {plain(note)}")
-    console.print(
-        f"intervals: 95 % bootstrap over seeds; p: exact, two-sided, Holm for the {comparison.by}s of a setting"
-    )
+    console.print(rf"in \[]: {comparison.brackets}; p: exact, two-sided, Holm for the {comparison.by}s of a setting")
 
 
 def _table(comparison: Comparison, setting: Setting) -> Table:
@@ -71,7 +69,8 @@ def _table(comparison: Comparison, setting: Setting) -> Table:
         table.add_column(plain(name), overflow="fold")
     missing = METRICS[comparison.metric].missing
     for row in setting.rows:
-        cells = [plain(row.entry), _interval(row.mean, row.low, row.high, missing), f"{row.count}/{len(row.values)}"]
+        ends = (row.low, row.high) if row.count > 1 else (None, None)
+        cells = [plain(row.entry), _interval(row.mean, *ends, missing), f"{row.count}/{len(row.values)}"]
         cells += _against(row, row.entry == comparison.baseline)
         if won:
             cells.append("-" if row.improvement is None else f"{100 * row.improvement:.1f} %")
@@ -83,10 +82,13 @@ def _against(row: Row, baseline: bool) -> list[str]:
     if baseline:
         return ["", "", ""]
     p = "-" if row.adjusted is None else f"{row.adjusted:.3f}"
-    return [_interval(row.difference, row.difference_low, row.difference_high, "-"), f"{row.wins}:{row.losses}", p]
+    ends = (row.difference_low, row.difference_high) if row.pairs - row.unreached > 1 else (None, None)
+    return [_interval(row.difference, *ends, "-"), f"{row.wins}:{row.losses}", p]
 
 
 def _interval(mean: float | None, low: float | None, high: float | None, missing: str) -> str:
     if mean is None:
         return missing
+    if low is None:
+        return words(mean)
     return rf"{words(mean)} \[{words(low)}, {words(high)}]"

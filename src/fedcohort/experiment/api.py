@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedcohort.errors import BadParameter, check
 from fedcohort.experiment.config import from_mapping
+from fedcohort.experiment.round_progress import told_too
 from fedcohort.experiment.runs import Objects, build, run
 from fedcohort.protocols import Method, Selector
 from fedcohort.rounds.history import History
@@ -39,6 +40,7 @@ def simulate(
     seed: int = 0,
     out: str | Path | None = None,
     on_round: Callable[[dict[str, float]], None] | None = None,
+    progress: bool = False,
     **more: Any,
 ) -> History:
     """Run a selector and a method on a task in a world, and return what happened.
@@ -46,7 +48,8 @@ def simulate(
     Each of the four may be a name ("oort(explore=0.8)") or an object of your own (see `task_from` for your own arrays).
     `rounds`, `cohort_size` and `seed` say how long, how many clients a round and which random draws; `more` takes every
     other key of a run's configuration, e.g. deadline=300. With `out`, the run is kept in that folder and can be
-    resumed, which needs names. `on_round` is called with the numbers of each round.
+    resumed, which needs names. `on_round` is called with the numbers of each round; with `progress`, standard
+    error shows the round, the accuracy and the time left.
 
     >>> simulate("oort", task="quadratic", rounds=3, cohort_size=2).column("asked").tolist()
     [2.0, 2.0, 2.0]
@@ -62,6 +65,8 @@ def simulate(
             f"see `fedcohort list {kind}s`, or docs/testing.md for your own",
         )
     config = from_mapping({**texts, "rounds": rounds, "cohort_size": cohort_size, "seed": seed, **more})
+    if progress:
+        on_round = told_too(config.rounds, on_round)
     if not own:
         return run(config, Path(out) if out is not None else None, on_round).history
     if out is not None:

@@ -63,7 +63,7 @@ def comparison_section(made: Comparison) -> ReportSection:
     if made.ranks is not None:
         told = ", ".join(f"{e} {a:.2f}" for e, a in zip(made.ranks.entries, made.ranks.average, strict=True))
         notes += [f"average ranks over {made.ranks.settings} settings (1 is best): {told}", made.ranks.words]
-    about = f"{made.about}; {better} is better. Intervals: 95 % bootstrap over seeds; differences are paired by seed; "
+    about = f"{made.about}; {better} is better. In brackets: {made.brackets}; differences are paired by seed; "
     about += f"p: exact, two-sided, after Holm's correction for the {made.by}s of a setting."
     return ReportSection(f"Comparison: {made.metric.replace('_', ' ')}", about, tables, tuple(notes))
 
@@ -82,8 +82,8 @@ def overview_section(found: Sequence[Comparison]) -> ReportSection:
         headers = (found[0].by, *(made.metric for made in found))
         tables.append(ReportTable(setting.name, headers, tuple(rows)))
     columns = tuple((m.metric, f"{m.about} ({'higher' if m.better > 0 else 'lower'} is better)") for m in found)
-    base = found[0].baseline if found else ""
-    about = f"Mean over seeds [95 % interval]; a mark is a difference from {base} that stands after correction."
+    base, inside = (found[0].baseline, found[0].brackets) if found else ("", "")
+    about = f"Mean over seeds [{inside}]; a mark is a difference from {base} that stands after correction."
     return ReportSection("All metrics", about, tuple(tables), columns=columns)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from fedcohort.core.stats import jain
 from fedcohort.storage.journal_reader import JournalReader
 from fedcohort.types import Index
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass
@@ -66,6 +69,34 @@ class History:
         """(round, virtual seconds) at which the metric first reached the target, or None."""
         hit = np.flatnonzero(self.column(metric) >= target)
         return (int(hit[0]), float(self.clock[hit[0]])) if hit.size else None
+
+    def plot(
+        self, ax: Axes | None = None, *, column: str = "accuracy", against: str = "rounds", label: str | None = None
+    ) -> Axes:
+        """Draw a column against "rounds" or virtual "time" on these axes, or on new ones, and return them.
+
+        `label` goes to the legend; the name of a selector there gives the colour it has in every other picture.
+        `axes.figure.savefig("run.pdf")` writes a file. The backend of matplotlib is left as it is.
+
+        >>> axes = History(2, [{"accuracy": 0.2, "clock": 9.0}, {"accuracy": 0.5, "clock": 20.0}]).plot(label="oort")
+        >>> axes.get_xlabel(), axes.get_ylabel()
+        ('round', 'test accuracy')
+        """
+        from fedcohort.rounds.history_view import plot_history
+
+        return plot_history(self, ax, column, against, label)
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame with one row per round: every measured number, and who was asked (`cohort`)."""
+        from fedcohort.rounds.history_view import frame
+
+        return frame(self)
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it."""
+        from fedcohort.rounds.history_view import html
+
+        return html(self)
 
 
 def read_history(journal: JournalReader, population: int | None = None, upto: int | None = None) -> History:

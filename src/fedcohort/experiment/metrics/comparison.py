@@ -2,8 +2,9 @@
 
 Runs that agree in everything but the selector (or the method) and the seed form a setting. Within it each entry is
 paired with the baseline seed by seed: both had the same world, random draws and initial model. A difference is called
-real only when its bootstrap interval leaves zero out and the exact Wilcoxon test, corrected for the number of
-comparisons in the setting, says so too; everything else is said to be inside the noise, or too little data to tell.
+real only when its interval (the range, with fewer than five seeds) leaves zero out and the exact Wilcoxon test,
+corrected for the number of comparisons in the setting, says so too; everything else is said to be inside the noise, or
+too little data to tell.
 """
 
 from __future__ import annotations
@@ -88,6 +89,11 @@ class Comparison:
     settings: tuple[Setting, ...]
     ranks: Ranks | None
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def brackets(self) -> str:
+        """What stands in brackets behind a mean: the interval, or the range of few seeds."""
+        return paired.spread_words(row.count for setting in self.settings for row in setting.rows)
 
     def data(self) -> dict[str, Any]:
         """As plain values for JSON."""
@@ -287,7 +293,7 @@ def _setting(
 def _row(entry: str, values: Values, baseline: Values, base: str, better: int) -> Row:
     ordered = dict(sorted(values.items()))
     known = [v for v in ordered.values() if v is not None]
-    low, high = paired.interval(known) if known else (None, None)
+    low, high = paired.spread(known) if known else (None, None)
     row = Row(entry, ordered, _mean(known), low, high, len(known))
     if entry == base:
         return row
@@ -306,7 +312,7 @@ def _row(entry: str, values: Values, baseline: Values, base: str, better: int) -
         out = _with(out, p=paired.sign_test(out.wins, out.losses) if out.unreached else paired.wilcoxon(d))
     if not d.size:
         return out
-    below, above = paired.interval(d)
+    below, above = paired.spread(d)
     return _with(out, difference=float(d.mean()), difference_low=below, difference_high=above)
 
 

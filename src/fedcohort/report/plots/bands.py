@@ -1,6 +1,7 @@
-"""Curves over seeds: the mean and its interval per round, per moment of virtual time, and of participation.
+"""Curves over seeds: the mean and its spread per round, per moment of virtual time, and of participation.
 
-The interval is the percentile bootstrap of `experiment.paired.interval`, with the same draws, for all points at once.
+The spread is `experiment.metrics.paired.spread` for all points at once: the range of few seeds, else the percentile
+bootstrap interval of the mean, with the same draws.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.rng import generator
-from fedcohort.experiment.metrics.paired import LEVEL
+from fedcohort.experiment.metrics.paired import LEAST_SEEDS, LEVEL
 from fedcohort.report.views import thin
 
 Double = NDArray[np.float64]
@@ -23,7 +24,7 @@ _BLOCK = 64  # points whose quantiles are taken at once
 
 @dataclass(frozen=True)
 class Band:
-    """A mean curve with its interval; with one seed there is none, and low and high are None."""
+    """A mean curve with its spread over seeds; with one seed there is none, and low and high are None."""
 
     x: Double
     y: Double
@@ -39,18 +40,20 @@ class Band:
 
 
 def band(x: Double, curves: Double, points: int = POINTS) -> Band:
-    """Mean over rows (seeds) with its interval, at points where every seed has a value; thinned, spikes kept."""
+    """Mean over rows (seeds) with its spread, at points where every seed has a value; thinned, spikes kept."""
     known = np.isfinite(curves).all(axis=0)
     x, curves = x[known], curves[:, known]
     mean = curves.mean(axis=0)
     keep = thin(mean, points)
-    low, high = interval(curves[:, keep]) if curves.shape[0] > 1 else (None, None)
+    low, high = spread(curves[:, keep]) if curves.shape[0] > 1 else (None, None)
     return Band(x[keep], mean[keep], low, high, curves.shape[0])
 
 
-def interval(curves: Double) -> tuple[Double, Double]:
-    """Lower and upper end of the bootstrap interval of the mean over rows, for every column."""
+def spread(curves: Double) -> tuple[Double, Double]:
+    """Lower and upper end of the spread over rows, for every column."""
     n, m = curves.shape
+    if n < LEAST_SEEDS:
+        return curves.min(axis=0), curves.max(axis=0)
     drawn = generator(0, "paired").integers(0, n, (DRAWS, n))
     weight = np.stack([(drawn == i).sum(axis=1) for i in range(n)], axis=1) / n
     out = np.empty((2, m))
@@ -61,9 +64,9 @@ def interval(curves: Double) -> tuple[Double, Double]:
 
 
 def by_round(accuracies: Sequence[Double], points: int = POINTS) -> Band:
-    """Accuracy against rounds (counted from 1), as far as every seed got."""
+    """Accuracy against rounds (counted from 0, as in the journal), as far as every seed got."""
     length = min(a.size for a in accuracies)
-    return band(np.arange(1.0, length + 1), np.stack([a[:length] for a in accuracies]), points)
+    return band(np.arange(float(length)), np.stack([a[:length] for a in accuracies]), points)
 
 
 def by_time(clocks: Sequence[Double], accuracies: Sequence[Double], points: int = POINTS) -> Band:
