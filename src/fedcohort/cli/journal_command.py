@@ -9,8 +9,10 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from fedcohort.core.plain_text import shown
 from fedcohort.errors import BadParameter
 from fedcohort.experiment.verification import verify
 from fedcohort.storage.journal import Journal
@@ -37,6 +39,8 @@ def verify_command(folder: Folder) -> None:
     console.print(f"chain     {found.records} records, every hash matches")
     console.print(f"cohorts   {found.rounds} rounds {found.how}: identical")
     console.print(f"snapshots {found.snapshots}, every digest matches")
+    for cut in found.cuts:
+        console.print(f"damage    {escape(cut)}")
     console.print(f"head      {found.head}")
 
 
@@ -57,7 +61,8 @@ def show(
         table.add_column(name, justify="right" if name in ("seq", "round") else "left", overflow="fold")
     for record in records[-last:]:
         where = "" if record.round < 0 else str(record.round)
-        table.add_row(str(record.seq), record.kind, where, _what(record, round_ is not None), record.hash.hex()[:12])
+        what = escape(shown(_what(record, round_ is not None), 10**6))
+        table.add_row(str(record.seq), escape(shown(record.kind)), where, what, record.hash.hex()[:12])
     Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
 
 

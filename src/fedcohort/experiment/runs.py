@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedcohort.worlds.world_spec import WorldSpec
 
 OnRound = Callable[[dict[str, float]], None]
-_PACKAGES = ("numpy", "numba", "scikit-learn", "torch")
+_PACKAGES = ("numpy", "numba", "scipy", "torch")
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def resume(folder: Path, on_round: OnRound | None = None) -> RunResult:
     >>> resume(folder).history.rows == first.history.rows
     True
     """
-    with contextlib.closing(Journal.open(RunFolder(folder).existing_journal())) as journal:
+    with contextlib.closing(Journal.open(RunFolder(folder).existing_journal(), mend=True)) as journal:
         config = configuration(journal)
         return _complete(config, build(config), RunFolder(folder), journal, on_round)
 

@@ -25,6 +25,7 @@ from fedcohort.signals import MODEL_SIZED
 from fedcohort.sim.simulation import Simulation
 from fedcohort.storage.journal_reader import JournalReader, Record
 from fedcohort.storage.run_folder import RunFolder, StateFolder
+from fedcohort.storage.salvage import cut_sentence
 from fedcohort.storage.snapshots import Snapshots
 
 REPLAYED, RUN_AGAIN = "replayed from the journal", "run again"
@@ -39,6 +40,7 @@ class Verified:
     head: str  # hash of the last record: with a copy of it elsewhere, nobody can rewrite the whole file unnoticed
     how: str  # REPLAYED or RUN_AGAIN
     snapshots: int
+    cuts: tuple[str, ...] = ()  # what was lost to damage: one sentence each
 
 
 def verify(folder: Path) -> Verified:
@@ -59,7 +61,8 @@ def verify(folder: Path) -> Verified:
     how, snapshots = _deployment(StateFolder(folder), journal) if deployed else _simulated(folder, journal, records)
     journal.check_seal()
     rounds = sum(r.kind == "ask" for r in records)
-    return Verified(len(records), rounds, records[-1].hash.hex(), how, snapshots)
+    cuts = tuple(cut_sentence(journal.path, cut) for cut in journal.cuts)
+    return Verified(len(records), rounds, records[-1].hash.hex(), how, snapshots, cuts)
 
 
 def _simulated(folder: Path, journal: JournalReader, records: list[Record]) -> tuple[str, int]:

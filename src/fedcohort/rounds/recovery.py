@@ -5,6 +5,8 @@
     * When a round has been aggregated, its result and the new state are made durable before the journal is told:
       a round that was closed is not trained again.
     * Nothing that was acknowledged is lost: what the journal holds is never asked or told differently.
+    * A record that cannot be read ends no run: the journal is cut before it and the damaged file kept
+      (`storage.salvage`); the run goes on from the newest checkpoint that was made before the damage.
 
 A checkpoint holds the session as it was before the round, the state after it, and the result between the two, so one
 file a round is enough. Where the same questions get the same answers again (the simulator) an open round is simply
@@ -21,13 +23,13 @@ import numpy as np
 
 from fedcohort.core.columns import part, prefixed
 from fedcohort.errors import JournalDamaged, StateMismatch, VersionMismatch
-from fedcohort.rounds.replay import ask_again, ask_columns, result_columns, result_from
+from fedcohort.rounds.replay import SESSION, ask_again, ask_columns, result_columns, result_from
 from fedcohort.rounds.session import Session
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.snapshots import Snapshots
 from fedcohort.types import Array, Arrays, Cohort, Probed, RoundResult
 
-SESSION, ASK, RESULT, PROFILE, PROBE = "session.", "ask.", "result.", "profile.", "probe."
+ASK, RESULT, PROFILE, PROBE = "ask.", "result.", "profile.", "probe."
 
 
 @dataclass(slots=True)
@@ -121,10 +123,10 @@ class Recovery:
         `profiles` are those of a backend that can repeat them; others are in the checkpoint.
         """
         self.resumed = True
-        found = self.checkpoints.latest() if self.checkpoints is not None else None
+        found = self._checkpoint(session.journal, repeatable=profiles is not None)
         if found is None:
             return None
-        _, arrays, meta = found
+        arrays, meta = found
         if "ask" not in meta:
             rule = "an earlier version wrote it, with less in it than is needed to continue"
             raise VersionMismatch("snapshot", rule, "remove the snapshots to start from the beginning")
@@ -134,6 +136,29 @@ class Recovery:
         result = result_from(session.index, part(arrays, RESULT), meta["score"], None)
         return arrays, Closing(result, meta["row"], _numbers(meta["reasons"]), _numbers(meta["out"]))
 
+    def _checkpoint(self, journal: Journal | None, *, repeatable: bool) -> tuple[Arrays, dict[str, Any]] | None:
+        """The checkpoint to go on from; where the journal was cut, the newest that was made before the damage.
+
+        Where there is none, a run that can be repeated begins again (what is left of its journal is compared on the
+        way), and a deployment goes on from its newest checkpoint: nobody can train those rounds again. The journal then
+        gets the session's state as a record, so that all later choices can be replayed from there.
+        """
+        if self.checkpoints is None:
+            return None
+        newest = self.checkpoints.latest()
+        if journal is None or not journal.just_cut or newest is None:
+            return newest[1:] if newest else None
+        for index, arrays, meta in self.checkpoints.newest():
+            if _held(journal, meta):
+                self.checkpoints.set_aside(index)
+                return arrays, meta
+        if repeatable:
+            self.checkpoints.set_aside(-1)
+            return None
+        _, arrays, meta = newest
+        journal.append("state", -1, {k: v for k, v in arrays.items() if k.startswith(SESSION)}, {})
+        return arrays, {k: v for k, v in meta.items() if k != "journal"}
+
     def _check(self, session: Session, meta: Mapping[str, Any]) -> None:
         for key, value in self.identity.items():
             if meta.get(key) != value:
@@ -141,14 +166,17 @@ class Recovery:
                     "snapshot", f"it was made with another {key}", "resume with the same data, settings and seed"
                 )
         journal = session.journal
-        if journal is not None and "journal" in meta:
-            length, head = meta["journal"]
-            if not journal.holds(int(length), bytes.fromhex(head)):
-                raise JournalDamaged(
-                    f"journal {journal.path}",
-                    "it lacks records that were there when the snapshot was made",
-                    "restore it from a copy, or remove the snapshots to start from the beginning",
-                )
+        if journal is not None and not _held(journal, meta):
+            raise JournalDamaged(
+                f"journal {journal.path}",
+                "it lacks records that were there when the snapshot was made",
+                "restore it from a copy, or remove the snapshots to start from the beginning",
+            )
+
+
+def _held(journal: Journal, meta: Mapping[str, Any]) -> bool:
+    """Whether the journal still has what it had when this checkpoint was made."""
+    return "journal" not in meta or journal.holds(int(meta["journal"][0]), bytes.fromhex(meta["journal"][1]))
 
 
 def _numbers(reasons: Mapping[str, str]) -> dict[int, str]:

@@ -10,10 +10,11 @@ import numpy as np
 from fedcohort.core.columns import part
 from fedcohort.errors import JournalDamaged
 from fedcohort.rounds.session import Session
-from fedcohort.storage.journal import Record
+from fedcohort.storage.journal_reader import Record, damaged
+from fedcohort.storage.salvage import KINDS
 from fedcohort.types import Array, Arrays, Cohort, Index, Probed, Round, RoundResult, Signals
 
-PROBE, SIGNAL = "probe.", "signal."
+SESSION, PROBE, SIGNAL = "session.", "probe.", "signal."
 
 
 def ask_again(
@@ -117,7 +118,11 @@ def replay(session: Session, records: Iterable[Record], known: Known) -> list[In
     cohorts: list[Index] = []
     for record in records:
         arrays, meta = record.unpack()
+        if record.kind not in KINDS:
+            raise damaged(record.journal, f"record {record.seq} is of the unknown kind {record.kind!r}")
         known.note(record.kind, arrays, meta)
+        if record.kind == "state":  # records before it are lost; the choices behind it follow from this state
+            session.load_state_dict(part(arrays, SESSION))
         if record.kind == "ask":
             whole = known.whole(record.round, arrays)
             cohort = ask_again(session, arrays, meta, known.profiles(int(meta["population"])), part(whole, PROBE))

@@ -14,7 +14,6 @@ import numpy as np
 from fedcohort.signals import SIGNALS
 from fedcohort.types import Array, Mask, Updates
 
-LONGEST_REASON = 200  # characters of a reason that are kept
 # The largest believable magnitude of a scalar signal: beyond it a float32 square overflows.
 SANE = 1e15
 
@@ -66,9 +65,3 @@ def validate(updates: Updates, signals: Mapping[str, Array], limits: Limits | No
                 sane |= np.isnan(flat)
             refuse(~np.asarray(sane.all(axis=1)), f"signal-not-sane:{name}")
     return Verdict(~bad, reasons)
-
-
-def shown(text: str, longest: int = LONGEST_REASON) -> str:
-    """Text from outside as it may enter journals, logs and terminals: printable, on one line, not too long."""
-    plain = "".join(c if c.isprintable() else "?" for c in text[: 4 * longest])
-    return plain if len(plain) <= longest and len(text) <= 4 * longest else plain[: longest - 3] + "..."

@@ -14,8 +14,11 @@ is found even where no record is stored. The seal is removed before the file is 
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain as joined
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +39,12 @@ from fedcohort.storage.journal_reader import (
     seal_of,
 )
 from fedcohort.storage.run_folder import FolderLock
-from fedcohort.storage.segments import compress
+from fedcohort.storage.salvage import cut_note, cut_sentence, first_unreadable, set_aside
+from fedcohort.storage.segments import Row, compress
 from fedcohort.storage.snapshots import write_durably
 from fedcohort.types import Array
 
+_log = logging.getLogger("fedcohort.storage")
 __all__ = ["GENESIS", "Journal", "Record", "chain"]
 
 _RECORDS = "CREATE TABLE record (seq INTEGER PRIMARY KEY, kind TEXT, round INTEGER, body BLOB, hash BLOB)"
@@ -71,15 +76,21 @@ class Journal(JournalReader):
         with _locked(path) as lock:
             if path.exists():
                 raise RunExists(f"{path}", "there is a journal already", "resume the run, or choose another folder")
-            _create_file(path, header, disk)
+            _create_file(path, [("open", -1, pack({}, header))], disk)
             return cls(path, _connect(path, disk), lock, disk)
 
     @classmethod
-    def open(cls, path: Path, disk: Disk = DISK) -> Journal:
-        """Open an existing journal to continue it. Every record and the seal are checked before anything is touched."""
+    def open(cls, path: Path, disk: Disk = DISK, *, mend: bool = False) -> Journal:
+        """Open an existing journal to continue it. Every record and the seal are checked before anything is touched.
+
+        With `mend`, a record that cannot be read is no reason to stop: the journal is cut before it, and the damaged
+        file is set aside (`storage.salvage`).
+        """
         JournalReader(path, disk).check_file()
         with _locked(path) as lock:
             _roll_back(path, disk)
+            if mend and (found := first_unreadable(JournalReader(path, disk))) is not None:
+                _cut(path, *found, disk)
             looked = cls.read(path, disk)
             looked.check_seal()
             before = looked.head
@@ -190,13 +201,24 @@ def _writable(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _create_file(path: Path, header: Mapping[str, Any], disk: Disk) -> None:
-    """A journal with its first record, complete or not there at all: made under another name, then renamed."""
+def _cut(path: Path, first: int, why: str, disk: Disk) -> None:
+    """Keep the records before number `first`, and the damaged file under another name."""
+    if first == 0:
+        raise damaged(path, f"{why}: it is the first record, so there is nothing to go on from")
+    reader = JournalReader(path, disk)
+    note = cut_note(reader, first, why, set_aside(path, disk))
+    kept = ((r.kind, r.round, r.body) for r in islice(reader.records(), first))
+    _create_file(path, joined(kept, [("cut", -1, pack({}, note))]), disk)
+    _unseal(path, disk)
+    _log.warning("journal %s is %s", path, cut_sentence(path, note))
+
+
+def _create_file(path: Path, rows: Iterable[Row], disk: Disk) -> None:
+    """A journal with its first records, complete or not there at all: made under another name, then renamed."""
     part = path.with_name(f".{path.name}.part")
     for left_over in (part, part.with_name(f"{part.name}-journal"), wal_of(part)):
         disk.unlink(left_over)
-    body = pack({}, header)
-    db = disk.connect(part)
+    db, hash_ = disk.connect(part), GENESIS
     db.execute("PRAGMA journal_mode = WAL").fetchall()  # here, because the switch itself is not atomic to a reader
     db.execute("PRAGMA synchronous = FULL")
     with contextlib.closing(db), db:
@@ -204,8 +226,12 @@ def _create_file(path: Path, header: Mapping[str, Any], disk: Disk) -> None:
         db.execute(f"PRAGMA user_version = {SCHEMA}")
         db.execute(_RECORDS)
         db.execute(_SEGMENTS)
-        db.execute("INSERT INTO record VALUES (0, 'open', -1, ?, ?)", (body, chain(GENESIS, "open", -1, body)))
+        for seq, (kind, round_, body) in enumerate(rows):
+            hash_ = chain(hash_, kind, round_, body)
+            db.execute("INSERT INTO record VALUES (?, ?, ?, ?, ?)", (seq, kind, round_, body, hash_))
     disk.sync(part)
+    for left_over in (wal_of(path), path.with_name(f"{path.name}-shm")):  # of the file that is replaced
+        disk.unlink(left_over)
     disk.replace(part, path)
     disk.sync_folder(path.parent)
 

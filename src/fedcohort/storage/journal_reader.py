@@ -20,6 +20,7 @@ from typing import Any
 
 from fedcohort import __version__
 from fedcohort.core.pack import PackError, unpack
+from fedcohort.core.plain_text import shown
 from fedcohort.errors import JournalDamaged, StoreError, VersionMismatch
 from fedcohort.storage.disk import DISK, FAULTS, Disk, is_written
 from fedcohort.storage.segments import MAX_BYTES, decompress
@@ -38,7 +39,7 @@ class Record:
     """One record of a journal: what it is about, its bytes, and its hash in the chain."""
 
     seq: int
-    kind: str  # open, ask, tell, close; a Flower run has more
+    kind: str  # open, ask, tell, close; a Flower run and recovery after damage have more (`storage.salvage`)
     round: int  # -1 where it belongs to no round
     body: bytes
     hash: bytes = b""  # empty where the chain was not computed
@@ -145,6 +146,17 @@ class JournalReader:
                 seq, hash_ = seq + 1, self._chained(row, seq + 1, hash_)
                 found.append(Record(seq, row.kind, row.round, row.body, hash_, self.path))
         return found
+
+    @property
+    def cuts(self) -> list[dict[str, Any]]:
+        """What was lost to damage, in order: see `storage.salvage`."""
+        return [record.unpack()[1] for record in self.records("cut")]
+
+    @property
+    def just_cut(self) -> bool:
+        """Whether records were lost to damage and nobody was asked or told since."""
+        last = next((r.kind for r in self.newest() if r.kind in ("ask", "tell", "cut")), "")
+        return last == "cut"
 
     def holds(self, length: int, head: bytes) -> bool:
         """Whether this journal continues the one that had this length and head."""
@@ -300,7 +312,7 @@ def chain(previous: bytes, kind: str, index: int, body: bytes) -> bytes:
 def damaged(path: Path, what: str) -> JournalDamaged:
     """The error of a journal that does not check out."""
     return JournalDamaged(
-        f"journal {path}", f"it does not check out ({what})", "restore it from a copy; nothing was changed"
+        f"journal {path}", f"it does not check out ({shown(what)})", "restore it from a copy; nothing was changed"
     )
 
 

@@ -7,11 +7,12 @@
         versions.json                of what can change a result     snapshots/
         journal.db                   who was chosen, what came       asks/        what was read in the open round
         snapshots/                   where to resume                 vectors/     whole updates, if they are kept
-        clients.json                 final accuracy per client       lock
-        metrics.jsonl                rounds; the run is finished
+        clients.json                 final accuracy per client       roster/      ids and profiles of clients
+        metrics.jsonl                rounds; the run is finished     lock
         lock                         id of the process that runs it
 
-The journal's own files (`journal.db-wal`, `journal.seal`) are next to it.
+The journal's own files (`journal.db-wal`, `journal.seal`, and `journal.damaged-1.db` where it was damaged once) are
+next to it.
 """
 
 from __future__ import annotations
@@ -129,6 +130,11 @@ class StateFolder(RunFolder):
     >>> StateFolder(Path("state")).vectors(3).as_posix()
     'state/vectors/round-00000003.pack'
     """
+
+    @property
+    def roster(self) -> Path:
+        """Who is behind which slot, apart from the journal."""
+        return self.path / "roster"
 
     @property
     def asks(self) -> Path:

@@ -7,7 +7,7 @@ synced; the previous one stays until the next. If the newest one is damaged, the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,20 @@ class Snapshots:
 
     def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
         """The newest snapshot that checks out: (round, arrays, meta), or None."""
+        return next(self.newest(), None)
+
+    def newest(self) -> Iterator[tuple[int, Arrays, dict[str, Any]]]:
+        """All snapshots that check out, the newest first."""
         for index in reversed(self._rounds()):
             found = self._read(index)
             if found is not None:
-                return index, *found
-        return None
+                yield index, *found
+
+    def set_aside(self, after: int) -> None:
+        """Snapshots of later rounds than `after` are not to be used: they get a name that is not looked for."""
+        for index in self._rounds():
+            if index > after:
+                self.disk.replace(self._path(index), self._path(index).with_suffix(".unused"))
 
     def at(self, index: int) -> tuple[Arrays, dict[str, Any]] | None:
         """The snapshot after round `index`: (arrays, meta), or None where it is missing or damaged."""

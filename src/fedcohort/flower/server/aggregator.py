@@ -23,6 +23,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedcohort.core.columns import as_bytes, from_bytes
+from fedcohort.core.plain_text import shown
 from fedcohort.errors import ContractError, FedcohortError, StateMismatch
 from fedcohort.flower.model_layout import ModelLayout, record
 from fedcohort.flower.server.reply_reader import ValidReply
@@ -125,10 +126,12 @@ class GuardedAggregator:
 
     def _failed(self, error: Exception, index: int) -> None:
         self.failures += 1
-        log.error("round %d: the model stays as it is, aggregation failed: %s", index + 1, error)
+        log.error("round %d: the model stays as it is, aggregation failed: %s", index + 1, shown(str(error)))
         if self.failures >= _FAILURES:
             raise ContractError(
-                f"aggregation: {type(error).__name__}: {error}", f"it failed {_FAILURES} rounds in a row", "fix it"
+                f"aggregation: {type(error).__name__}: {shown(str(error))}",
+                f"it failed {_FAILURES} rounds in a row",
+                "fix it",
             ) from error
 
 

@@ -321,6 +321,17 @@ class FlowerBackend:
         found = self.clients.news_record()
         if found is not None:
             self.memory.write("roster", self.index, *found)
+            if found[1]["ids"]:
+                self.memory.keep_roster(self.clients.roster.ids, self.clients.profile)
+
+    def recall_clients(self) -> None:
+        """Give the clients of earlier processes their slots again, also those of which the journal lost the record."""
+        for _, _, meta in self.memory.records("roster"):
+            self.clients.load(meta)
+        lost = self.memory.kept_roster(len(self.clients.roster))
+        if lost is not None:
+            self.clients.load(lost)
+            self.memory.write("roster", self.index, {}, lost)
 
     def state_dict(self) -> Arrays:
         """The clock, measured latencies, and what was learned of replies; the model where flat floats lose digits."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from fedcohort.core.plain_text import shown
 from fedcohort.core.rng import generator
 from fedcohort.flower import wire
 from fedcohort.flower.server.aggregator import StrategyAggregator
@@ -48,7 +49,7 @@ class Questions:
                 try:
                     answers[slot] = self._answer(arrival, names)
                 except Refused as reason:
-                    log.info("probe of client %s: %s", self.clients.roster.name(slot), reason.reason)
+                    log.info("probe of client %s: %s", self.clients.roster.name(slot), shown(reason.reason))
 
         contents = {int(c): (self.clients.node[int(c)], body) for c in clients}
         ids, _ = self.driver.push(contents, wire.PROBE, index, self.settings.ttl)
@@ -92,7 +93,7 @@ class Questions:
         try:
             return strategy.aggregate_evaluate(index, same)
         except Exception as error:
-            log.error("round %d: evaluation could not be aggregated: %s", index + 1, error)
+            log.error("round %d: evaluation could not be aggregated: %s", index + 1, shown(str(error)))
             return {}
 
     def _evaluations(
@@ -112,7 +113,7 @@ class Questions:
                     raise Refused("weight-out-of-range")
                 out[slot] = arrival, metrics
             except Refused as reason:
-                log.info("evaluation of client %s: %s", self.clients.roster.name(slot), reason.reason)
+                log.info("evaluation of client %s: %s", self.clients.roster.name(slot), shown(reason.reason))
 
         ids, _ = self.driver.push(contents, kind, index, self.settings.ttl)
         self.driver.gather(ids, self.settings.deadline, take, self.here.registered, lambda: False)

@@ -6,6 +6,7 @@
         journal.db     who was asked and what came of it; the roster
         snapshots/     a checkpoint after every round: model, selector, strategy, the round's result
         asks/          what the selector read in the open round (profiles, answers to its probe)
+        roster/        who is behind which slot, for the day on which the journal is damaged
         vectors/       whole updates, where `keep_updates` asks for them
 
 A process that ends anywhere is followed by one that carries on with the same round (`fedcohort.rounds.recovery`).
@@ -13,13 +14,14 @@ A process that ends anywhere is followed by one that carries on with the same ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedcohort import __version__
+from fedcohort.core.columns import as_bytes, from_bytes
 from fedcohort.core.pack import pack
 from fedcohort.errors import StateMismatch
 from fedcohort.rounds.recovery import Recovery
@@ -41,7 +43,7 @@ class StateDir:
         """Open an earlier run's journal; False where there is none. Another run's folder is refused."""
         if self.folder is None or not self.folder.begun:
             return False
-        self.journal = Journal.open(self.folder.journal)
+        self.journal = Journal.open(self.folder.journal, mend=True)
         try:
             found = self.journal.check_version()
             for key, value in header.items():
@@ -76,6 +78,20 @@ class StateDir:
     def records(self, kind: str) -> list[tuple[int, Arrays, dict[str, Any]]]:
         """(round, arrays, meta) of all records of a kind."""
         return [] if self.journal is None else [(r.round, *r.unpack()) for r in self.journal.records(kind)]
+
+    def keep_roster(self, ids: Sequence[str], profiles: Sequence[Mapping[str, Any]]) -> None:
+        """Keep all clients in a file of its own: the model and the selector's state are worth nothing without it."""
+        if self.folder is not None:
+            told = as_bytes({"ids": list(ids), "profiles": [dict(p) for p in profiles]})
+            Snapshots(self.folder.roster).save(len(ids), {"clients": told}, {})
+
+    def kept_roster(self, known: int) -> dict[str, Any] | None:
+        """Clients behind the first `known` ones, as a roster record; None where the journal has them all."""
+        found = Snapshots(self.folder.roster).latest() if self.folder is not None else None
+        if found is None or found[0] <= known:
+            return None
+        told = from_bytes(found[1]["clients"])
+        return {"ids": told["ids"][known:], "profiles": told["profiles"][known:], "refused": {}}
 
     def keep_vectors(self, result: RoundResult, probed: Probed | None) -> None:
         """Keep the model-sized things that the selector reads in this round, in ascending client order."""

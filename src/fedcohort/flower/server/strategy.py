@@ -215,8 +215,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         header |= {"asynchronous": True} if settings.buffer_size else {}
         resumed = backend.memory.open(header)
         try:
-            for _, _, meta in backend.memory.records("roster"):
-                backend.clients.load(meta)
+            backend.recall_clients()
             backend.here.gather(arrays)
             backend.here.check(type(self.selector).__name__)
             if not resumed:
@@ -257,7 +256,8 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         result.arrays = self._backend.arrays
         if first is not None:
             result.evaluate_metrics_serverapp[0] = first
-        for number, row in enumerate(engine.history.rows, start=1):
+        for row in engine.history.rows:
+            number = int(row["round"]) + 1  # rounds of a damaged journal may be missing
             for prefix, kept in (
                 ("train.", result.train_metrics_clientapp),
                 ("evaluate.", result.evaluate_metrics_clientapp),
