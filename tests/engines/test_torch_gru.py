@@ -12,8 +12,9 @@ from torch import nn
 
 from fedcohort.engines.interface import ClientData
 from fedcohort.engines.torch_gru import use_fused_gru
+from fedcohort.engines.torch_modules import initial
 from fedcohort.engines.torch_networks import gru
-from fedcohort.engines.torch_reference import ReferenceEngine, initial
+from fedcohort.engines.torch_reference import ReferenceEngine
 from fedcohort.engines.torch_workers import workers_engine
 from fedcohort.engines.torch_workers.variant import Variant, VariantEngine
 from fedcohort.types import Part, Plan

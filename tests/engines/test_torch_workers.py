@@ -12,7 +12,8 @@ import pytest
 from fedcohort.engines import losses as objectives
 from fedcohort.engines.factory import choose
 from fedcohort.engines.networks import Conv, Flatten, Linear, MaxPool, Network, ReLU, mlp
-from fedcohort.engines.torch_reference import ReferenceEngine, initial
+from fedcohort.engines.torch_modules import initial
+from fedcohort.engines.torch_reference import ReferenceEngine
 from fedcohort.engines.torch_workers import messages as wire
 from fedcohort.engines.torch_workers import workers_engine
 from fedcohort.errors import TrainingError, UnknownName

@@ -7,7 +7,7 @@ Engines must agree: same parameters, clients and plan give the same updates with
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +16,25 @@ from fedcohort.core.rng import generator
 from fedcohort.protocols import Trained
 from fedcohort.types import Arrays, Index, Model, Objective, Part, Plan, Real
 
-ENGINES = ("fused", "numpy", "torch_reference", "torch_workers")  # by name, as `engine=` takes them
+ENGINES = ("fused", "numpy", "torch_reference", "torch_vmap", "torch_workers")  # by name, as `engine=` takes them
+DEVICES = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")  # as `device=` takes them; any other number of CUDA's too
+PRECISIONS = ("float32", "bfloat16")  # of forward passes on a device
 
 
 @dataclass(frozen=True, slots=True)
 class ClientData:
-    """The samples of all clients, held once. `train.index` and `validation.index` are rows of x.
+    """The samples of all clients, held once. `train.index` and `validation.index` are rows of x and of `target`.
 
     >>> part = Part(np.array([0, 1, 2]), index=np.arange(2), label=np.array([0, 1]), clean=np.array([0, 1]))
     >>> ClientData(np.zeros((2, 3), np.float32), train=part, validation=part, classes=2).train.sizes
     array([1, 1])
     """
 
-    x: NDArray[np.float32]  # (n, *input_shape), normalised
+    x: NDArray[Any]  # (n, *input_shape): float32, normalised; or int64 (tokens), for torch engines
     train: Part
     validation: Part
     classes: int
+    target: NDArray[Any] | None = None  # what is learned of each row, where that is not the label; torch engines only
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ class BoundClassification:
         """A fresh model, drawn from this generator alone."""
         if isinstance(self.spec.model, Network):
             return Model(self.spec.model.initial(rng))
-        from fedcohort.engines.torch_reference import initial
+        from fedcohort.engines.torch_modules import initial
 
         return initial(self.spec.model, rng)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedcohort.engines.interface import ClientData
-from fedcohort.engines.networks import Network
-from fedcohort.engines.torch_reference import Factory, ReferenceEngine
+from fedcohort.engines.recipe import Modeled
+from fedcohort.engines.torch_reference import ReferenceEngine
 from fedcohort.protocols import Trained
 from fedcohort.types import Index, Model, Part, Plan
 
@@ -39,7 +39,7 @@ class VariantEngine(ReferenceEngine):
 
     name = "torch_workers"
 
-    def __init__(self, model: Network | Factory, data: ClientData, variant: Variant) -> None:
+    def __init__(self, model: Modeled, data: ClientData, variant: Variant) -> None:
         super().__init__(model, data)
         self._channels_last = variant.channels_last
         module: Any = self._flat.module

@@ -27,8 +27,8 @@ from fedcohort.core.constraints import CountOrZero
 from fedcohort.engines.cache import cache_folder
 from fedcohort.engines.interface import ClientData, LossStats
 from fedcohort.engines.networks import Network
+from fedcohort.engines.recipe import Factory
 from fedcohort.engines.steps import check_plan
-from fedcohort.engines.torch_reference import Factory
 from fedcohort.engines.torch_workers import messages as wire
 from fedcohort.engines.torch_workers.variant import Variant, VariantEngine
 from fedcohort.errors import TrainingError, checked

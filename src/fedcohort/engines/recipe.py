@@ -1,0 +1,45 @@
+"""A model together with what a plan cannot say about its training: its own loss, optimiser and augmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fedcohort.engines.networks import Network
+
+Factory = Callable[[], Any]  # makes a torch.nn.Module
+Loss = Callable[[Any, Any], Any]  # (output, target) -> the loss of every sample, or one number for the batch
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What the torch engines train. Every function takes and returns tensors; None is what the plan says.
+
+    >>> Recipe(Network((3,), ())).plain
+    True
+    """
+
+    model: Network | Factory
+    loss: Loss | None = None
+    optimiser: Callable[[Any, float], Any] | None = None  # (parameters, rate) -> a torch.optim.Optimizer
+    augmentation: Callable[[Any, Any], Any] | None = None  # (inputs of a batch, numpy generator) -> inputs
+
+    @property
+    def plain(self) -> bool:
+        """Whether the plan says everything, so that an engine without torch could train the model."""
+        return self.loss is None and self.optimiser is None and self.augmentation is None
+
+
+Modeled = Network | Factory | Recipe
+
+
+def recipe_of(model: Modeled) -> Recipe:
+    """The model as a recipe."""
+    return model if isinstance(model, Recipe) else Recipe(model)
+
+
+def network_of(model: Modeled) -> Network | None:
+    """The network inside, or None for torch modules."""
+    inner = recipe_of(model).model
+    return inner if isinstance(inner, Network) else None

@@ -1,0 +1,125 @@
+"""Networks and factories as torch modules, and modules as flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.engines.networks import Conv, Flatten, Linear, MaxPool, Network, ReLU
+from fedcohort.engines.recipe import Factory
+from fedcohort.engines.torch_device import torch_package
+from fedcohort.errors import TrainingError
+from fedcohort.types import Model
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def sequential(network: Network) -> nn.Module:
+    """The network as an `nn.Sequential` with the same flat parameter order."""
+    kinds = torch_package().nn
+    layers: list[Any] = []
+    for layer, shape in zip(network.layers, network.shapes, strict=False):
+        if isinstance(layer, Conv):
+            layers.append(kinds.Conv2d(shape[0], layer.out, layer.kernel, padding=layer.padding))
+        elif isinstance(layer, Linear):
+            layers.append(kinds.Linear(shape[0], layer.out))
+        elif isinstance(layer, ReLU):
+            layers.append(kinds.ReLU())
+        elif isinstance(layer, MaxPool):
+            layers.append(kinds.MaxPool2d(layer.size))
+        elif isinstance(layer, Flatten):
+            layers.append(kinds.Flatten())
+    return cast("nn.Module", kinds.Sequential(*layers))
+
+
+def build(model: Network | Factory) -> nn.Module:
+    """A module from a network or a factory."""
+    if isinstance(model, Network):
+        return sequential(model)
+    made = model()
+    if not isinstance(made, torch_package().nn.Module):
+        raise TrainingError(f"a {type(made).__name__}", "a factory must make a torch.nn.Module", "return one")
+    return cast("nn.Module", made)
+
+
+def initial(model: Network | Factory, rng: np.random.Generator) -> Model:
+    """A fresh model drawn from this generator alone; torch's own generator is left as it was."""
+    if isinstance(model, Network):
+        return Model(model.initial(rng))
+    torch = torch_package()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(1 << 62)))
+        return Flat(build(model)).read()
+
+
+class Flat:
+    """A module seen as flat arrays."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.params: list[Tensor] = [p for p in module.parameters() if p.requires_grad]
+        self.floats: list[Tensor] = [b for b in module.buffers() if b.is_floating_point()]
+        self.counters: list[Tensor] = [b for b in module.buffers() if not b.is_floating_point()]
+        self.size = sum(p.numel() for p in self.params)
+
+    def read(self) -> Model:
+        """The module's present state."""
+        return Model(
+            flat_array(self.params, np.float32),
+            flat_array(self.floats, np.float32),
+            flat_array(self.counters, np.int64),
+        )
+
+    def write(self, params: Any, buffers: Any = None, counters: Any = None) -> None:
+        """Set the module's state from arrays or tensors; empty or missing buffers stay as they are."""
+        _fill(self.params, params)
+        if buffers is not None and len(buffers):
+            _fill(self.floats, buffers)
+        if counters is not None and len(counters):
+            _fill(self.counters, counters)
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The module's present state as flat tensors on its device: parameters, float buffers, counters."""
+        torch = torch_package()
+        kinds = ((self.params, torch.float32), (self.floats, torch.float32), (self.counters, torch.int64))
+        flat = [
+            torch.cat([t.detach().reshape(-1) for t in ts]).to(d) if ts else torch.empty(0, dtype=d) for ts, d in kinds
+        ]
+        return flat[0], flat[1], flat[2]
+
+    def last_layer(self) -> slice:
+        """Weight and bias of the last module that has parameters of its own."""
+        owners = [m for m in self.module.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+        width = sum(p.numel() for p in owners[-1].parameters(recurse=False) if p.requires_grad) if owners else 0
+        return slice(self.size - width, self.size)
+
+    def split(self, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each parameter with its part of a flat tensor."""
+        start = 0
+        for p in self.params:
+            yield p, flat[start : start + p.numel()].view_as(p)
+            start += p.numel()
+
+
+def flat_array(tensors: list[Tensor], dtype: Any) -> NDArray[Any]:
+    """Tensors of any shape and device as one flat array."""
+    if not tensors:
+        return np.empty(0, dtype)
+    return np.concatenate([t.detach().cpu().numpy().reshape(-1) for t in tensors]).astype(dtype)
+
+
+def _fill(tensors: list[Tensor], values: Any) -> None:
+    torch = torch_package()
+    need = sum(t.numel() for t in tensors)
+    if len(values) != need:
+        raise TrainingError(f"{len(values)} values", f"the model has {need}", "use a model of this task")
+    given = values if isinstance(values, torch.Tensor) else torch.from_numpy(np.array(values))
+    start = 0
+    with torch.no_grad():
+        for t in tensors:
+            t.copy_(given[start : start + t.numel()].view(t.shape))
+            start += t.numel()
