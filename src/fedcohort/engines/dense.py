@@ -20,14 +20,14 @@ class Dense:
         tensors = iter(network.tensors)
         self._ops: list[tuple[Tensor, Tensor] | None] = []  # None is a ReLU
         for at, layer in enumerate(network.layers):
-            if isinstance(layer, Linear):
+            if isinstance(layer, Linear) and layer.bias:
                 self._ops.append((next(tensors), next(tensors)))
             elif isinstance(layer, ReLU):
                 self._ops.append(None)
             elif not isinstance(layer, Flatten):
                 raise TrainingError(
                     f"layer {at} ({layer})",
-                    "the numpy engine takes flatten, linear and ReLU layers only",
+                    "the numpy engine takes flatten, ReLU and linear layers with a bias only",
                     "use the fused or the torch_reference engine",
                 )
         self.n_params = network.n_params

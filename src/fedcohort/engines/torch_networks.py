@@ -45,7 +45,7 @@ def vgg11(channels: int = 3, classes: int = 10, norm: str = "group") -> nn.Modul
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, classes))
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3 x 3 convolutions around a shortcut."""
 
     def __init__(self, width: int, out: int, stride: int, norm: str) -> None:
@@ -71,7 +71,7 @@ def resnet18(channels: int = 3, classes: int = 10, norm: str = "group") -> nn.Mo
     layers: list[nn.Module] = [nn.Conv2d(channels, 64, 3, padding=1, bias=False), norm_layer(norm, 64), nn.ReLU()]
     width = 64
     for out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        layers += [Residual(width, out, stride, norm), Residual(out, out, 1, norm)]
+        layers += [ResidualBlock(width, out, stride, norm), ResidualBlock(out, out, 1, norm)]
         width = out
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
 

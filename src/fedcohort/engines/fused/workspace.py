@@ -8,6 +8,7 @@ convolution that its pool would drop are never computed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,12 +85,19 @@ def refuse(at: int, layer: Layer, why: str) -> TrainingError:
     return TrainingError(f"layer {at} ({layer})", f"the fused engine {why}", "use torch_workers or torch_reference")
 
 
+def _is_plain_pool(layer: Layer) -> TypeGuard[MaxPool]:
+    """Whether this is a max-pool of at most 11 x 11, side by side and without a border."""
+    return isinstance(layer, MaxPool) and layer.size <= 11 and layer.stride in (0, layer.size) and not layer.padding
+
+
 def stages_of(network: Network) -> list[_Stage]:
     """Group layers into stages, or raise TrainingError that names the layer which does not fit."""
     found: list[_Stage] = []
     for at, layer in enumerate(network.layers):
         last = found[-1] if found else None
         if isinstance(layer, Conv | Linear):
+            if not layer.bias or getattr(layer, "stride", 1) != 1:
+                raise refuse(at, layer, "takes layers with a bias and a stride of 1 only")
             found.append(_Stage(layer, at))
         elif isinstance(layer, Flatten):
             continue
@@ -97,7 +105,7 @@ def stages_of(network: Network) -> list[_Stage]:
             raise refuse(at, layer, "wants a convolution or a linear layer first")
         elif isinstance(layer, ReLU):
             last.relu = True
-        elif isinstance(layer, MaxPool) and isinstance(last.layer, Conv) and last.pool == 1 and layer.size <= 11:
+        elif _is_plain_pool(layer) and isinstance(last.layer, Conv) and last.pool == 1:
             last.pool = layer.size
         else:
             raise refuse(at, layer, "takes one max-pool of at most 11 x 11 after each convolution")
