@@ -98,9 +98,11 @@ def write_app(folder: Path) -> Path:
     write_project(app)
     x, y = load_digits(return_X_y=True)
     np.savez(folder / "digits.npz", x=x, y=y)
-    loading = f"x, y = np.load({str(folder / 'digits.npz')!r}).values()"
-    _edit(app / "drill_app" / "task.py", "    from sklearn.datasets import load_digits\n\n", "")
-    _edit(app / "drill_app" / "task.py", "x, y = load_digits(return_X_y=True)", loading)
+    task = app / "drill_app" / "task.py"
+    body = f"x, y = np.load({str(folder / 'digits.npz')!r}).values()\n    return (x / 16.0).astype(np.float32), y\n"
+    task.write_text(
+        re.sub(r"(?s)(def digits\(.*?:\n    ).*?(?=\n\n@)", lambda m: m[1] + body, task.read_text(), count=1)
+    )
     known = f"EVENTS, FAULTS, LATER = {str(events)!r}, {list(FAULTS)!r}, {LATER!r}\n"
     _edit(app / "drill_app" / "client_app.py", "\n@app.train()\ndef train(", known + FAULTY)
     _edit(app / "pyproject.toml", 'state-dir = ""', 'state-dir = ""\nfaults = true\npause = 0.0')

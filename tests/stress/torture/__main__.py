@@ -34,6 +34,7 @@ import storage
 
 SEED = 20
 SHARE = 1.0  # of the full numbers; set by --share
+KILLS: Path | None = None  # where the kills of real processes are kept; set by --json
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,14 @@ ROWS = (
     Row(
         "kill -9 of real Flower processes",
         "0 records lost, the run finishes and replays, 0 processes left",
-        lambda q: flower.kills(_many(q, 2, 20), SEED),
+        lambda q: flower.kills(_many(q, 1, 50), SEED, KILLS),
         lambda f: not (f["records lost"] or f["runs not finished"] or f["processes left"]),
+    ),
+    Row(
+        "every SuperNode restarted in turn, real Flower processes",
+        "3 of 3 clients are used again in the second round at the latest, 0 processes left",
+        lambda q: flower.storms(_many(q, 1, 3)),
+        lambda f: f["rounds until all are usable, worst"] <= 2 and not (f["never usable again"] or f["processes left"]),
     ),
     Row(
         "crash behind every write, or in the middle of one",
@@ -248,7 +255,7 @@ SLOW = (
 
 
 def main() -> int:
-    global SHARE
+    global SHARE, KILLS
     parser = argparse.ArgumentParser(prog="torture", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="*", default=[])
@@ -259,7 +266,7 @@ def main() -> int:
     if args.table:
         print(table.markdown(args.table))
         return 0
-    SHARE = args.share
+    SHARE, KILLS = args.share, args.json and args.json.with_name("flower_kills.json")
     chosen = [r for r in ROWS if not args.only or any(word in r.name for word in args.only)]
     if args.quick and not args.only:
         chosen = [r for r in chosen if not any(r.name.endswith(f" {name}") for name in SLOW)]

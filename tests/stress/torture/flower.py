@@ -1,79 +1,236 @@
-"""kill -9 of real Flower processes at random moments: ServerApps and SuperNodes of a deployment on loopback.
+"""kill -9 of real Flower processes: SuperLinks with a database, SuperNodes and ServerApps of deployments on loopback.
 
-A ServerApp is killed when it owns the state folder: one that is killed earlier is started anew by Flower itself.
+Three deployments run side by side, one of them with TLS and node keys, and each gets a third of the kills in an order
+of its own. A kill comes at a random moment after a round has closed; what was killed is started again as an operator
+would do it, and the next kill waits for the next closed round. Every kill is written down at once in a file of its own,
+so that an interrupted hour goes on where it was. The restart storm restarts every SuperNode in turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import numpy as np
+import table
 
 from fedcohort.errors import FedcohortError
 from fedcohort.experiment.verification import verify
 from fedcohort.flower.dev import deployment as local
 from fedcohort.storage.journal import Journal
+from fedcohort.types import Outcome
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-from flower_drill import Drill, mentioning
+from flower_drill import Drill, mentioning, rows_of
 
-CLIENTS, LONGEST = 3, 20.0  # seconds between two kills at most
-OPTIONS = argparse.Namespace(tls=False, clients=CLIENTS, rounds=10_000, deadline=0.0, patience=900.0, calm=True)
+KINDS = ("SuperLink", "SuperNode", "ServerApp")
+SECURE = (False, False, True)  # the deployments: a third with TLS and node keys
+CLIENTS, LONGEST = 3, 15.0  # seconds between a closed round and the next kill at most
+GIVE_UP = 3  # deployments in a row that did not finish
+_LOCK = threading.Lock()
 
 
-def kills(times: int, seed: int) -> dict[str, int]:
-    """So many kills in one run, each followed by a restart; then two more rounds, and the run is replayed."""
+def kills(each: int, seed: int, kept: Path | None = None) -> dict[str, Any]:
+    """So many kills of each kind over the deployments; each deployment ends with a replay of all its cohorts."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended then, too
-    rng, figures = np.random.default_rng(seed), dict.fromkeys(("ServerApp killed", "SuperNode killed"), 0)
-    figures.update({"rounds": 0, "records lost": 0, "runs not finished": 0, "processes left": 0})
     with tempfile.TemporaryDirectory(prefix="flower-kills-") as name, contextlib.redirect_stdout(sys.stderr):
-        drill, marks = Drill(Path(name), "oort", OPTIONS), []
-        try:
-            drill.up()
-            drill.run()
-            for at in range(times):
-                drill.wait(lambda: _owner(drill) is not None, "a ServerApp that owns the folder")
-                time.sleep(float(rng.uniform(0.0, LONGEST)))
-                server = at == times - 1 or rng.random() < 0.5  # the last one ends the run without end
-                length, head = _head(drill.state)
-                _kill(drill, int(rng.integers(CLIENTS)), server, marks, last=at == times - 1)
-                figures["ServerApp killed" if server else "SuperNode killed"] += 1
-                figures["records lost"] += not _holds(drill.state, length, head)
-            drill.wait(lambda: drill.records("close"), "the end of the run")
-            figures["rounds"] = verify(drill.state).rounds
-        except (TimeoutError, FedcohortError) as error:
-            print(error, file=sys.stderr)
-            figures["runs not finished"] += 1
-        finally:
-            marks += [p.mark for p in drill.deployment.processes]
-            drill.deployment.down(2.0)
-        figures["processes left"] = len([p for m in marks for p in local.marked(m)] + mentioning(Path(name)))
-    return figures
+        notes = Notes(kept or Path(name) / "kills.json", 3 * each)
+        plans = _plans(each, seed)
+        with ThreadPoolExecutor(len(plans)) as pool:
+            list(pool.map(lambda at: _group(at, plans[at], seed, notes, Path(name)), range(len(plans))))
+        left = mentioning(Path(name))
+    return notes.figures() | {"processes left": len(left)}
 
 
-def _kill(drill: Drill, client: int, server: bool, marks: list[str], *, last: bool) -> None:
-    if server:
-        drill.wait(lambda: _owner(drill) is not None, "a ServerApp that owns the folder")
-        os.kill(_owner(drill) or 0, signal.SIGKILL)
-        drill.say(f"ServerApp killed in round {len(drill.records('ask'))}")
-        last_round = {"num-server-rounds": len(drill.records("tell")) + 2} if last else {}
-        drill.run(**{"min-available": 1, **last_round})
-        return
-    drill.kill_super_node(str(client))
-    dead = next(p for p in drill.deployment.processes if p.name == f"supernode-{client}")
-    marks.append(dead.mark)
-    drill.deployment.processes.remove(dead)
+class Notes:
+    """The kills so far, in a file that is written after each."""
+
+    def __init__(self, path: Path, planned: int) -> None:
+        self.path = path
+        known = json.loads(path.read_text()) if path.exists() else {"kills": [], "ends": []}
+        done = len(known["kills"]) >= planned and len(known["ends"]) >= len(SECURE)
+        self.kills: list[dict[str, Any]] = [] if done else known["kills"]
+        self.ends: list[dict[str, Any]] = [] if done else known["ends"]
+
+    def add(self, to: list[dict[str, Any]], **entry: Any) -> None:
+        """Write one more down."""
+        with _LOCK:
+            to.append({**entry, "commit": table.commit(), "when": time.strftime("%Y-%m-%d %H:%M", time.gmtime())})
+            text = ",\n".join(f"  {json.dumps(e)}" for e in self.kills)
+            ends = ",\n".join(f"  {json.dumps(e)}" for e in self.ends)
+            self.path.write_text(f'{{"kills": [\n{text}\n], "ends": [\n{ends}\n]}}\n')
+
+    def figures(self) -> dict[str, Any]:
+        """Everything in one row of the table."""
+        of = {kind: [k for k in self.kills if k["kind"] == kind] for kind in KINDS}
+        out: dict[str, Any] = {f"{kind} killed": len(found) for kind, found in of.items()}
+        out["of these with TLS and keys"] = sum(k["secure"] for k in self.kills)
+        out["records lost"] = sum(k["lost"] for k in self.kills)
+        out["rounds trained again"] = sum(k["again"] for k in self.kills)
+        for kind, found in of.items():
+            if found:
+                out[f"median seconds from kill to closed round, {kind}"] = round(median(k["seconds"] for k in found), 1)
+        out["longest"] = round(max((k["seconds"] for k in self.kills), default=0.0), 1)
+        out["rounds replayed"] = sum(e["rounds"] for e in self.ends)
+        return out | {"runs not finished": sum(not e["finished"] for e in self.ends)}
+
+
+def _plans(each: int, seed: int) -> list[list[str]]:
+    """What is killed in which deployment, in which order."""
+    all_ = [kind for kind in KINDS for _ in range(each)]
+    plans = [all_[at :: len(SECURE)] for at in range(len(SECURE))]
+    return [list(np.random.default_rng((seed, at)).permutation(plan)) for at, plan in enumerate(plans)]
+
+
+def _group(at: int, plan: list[str], seed: int, notes: Notes, folder: Path) -> None:
+    """The kills of one deployment, and those of its successors where it does not finish."""
+    failures = 0
+    while not any(e["group"] == at and e["finished"] for e in notes.ends) and failures < GIVE_UP:
+        done = sum(k["group"] == at for k in notes.kills)
+        rng = np.random.default_rng((seed, at, done))
+        with tempfile.TemporaryDirectory(prefix=f"group-{at}-", dir=folder, ignore_cleanup_errors=True) as name:
+            try:
+                with _deployment(Path(name), SECURE[at], cohort=2) as drill:
+                    for kind in plan[done:]:
+                        notes.add(notes.kills, group=at, kind=str(kind), secure=SECURE[at], **_one(drill, kind, rng))
+                    rounds = _finish(drill)
+                notes.add(notes.ends, group=at, finished=True, rounds=rounds)
+            except (TimeoutError, FedcohortError, OSError) as error:
+                failures += 1
+                print(f"group {at}: {error}", file=sys.stderr, flush=True)
+                notes.add(notes.ends, group=at, finished=False, rounds=0, why=str(error)[:1000])
+
+
+@contextlib.contextmanager
+def _deployment(folder: Path, secure: bool, cohort: int) -> Iterator[Drill]:
+    options = argparse.Namespace(
+        tls=secure, clients=CLIENTS, rounds=10_000, deadline=0.0, patience=600.0, calm=True, cohort=cohort
+    )
+    drill = Drill(folder, "oort", options)
+    try:
+        drill.up()
+        drill.run(**{"cohort-size": cohort})
+        drill.wait(lambda: drill.records("tell"), "the first round")
+        yield drill
+    finally:
+        drill.deployment.down(2.0)
+
+
+def _one(drill: Drill, kind: str, rng: np.random.Generator) -> dict[str, Any]:
+    """One kill at a random moment, the restart, and the next closed round."""
+    time.sleep(float(rng.uniform(0.0, LONGEST)))
+    drill.wait(lambda: owner(drill) is not None, "a ServerApp that owns the folder")
+    length, head = _head(drill.state)
+    told, again = len(drill.records("tell")), len(drill.records("again"))
+    killed = time.monotonic()
+    {"SuperLink": _kill_superlink, "SuperNode": _kill_supernode, "ServerApp": _kill_server_app}[kind](drill, rng)
+    back = time.monotonic()
+    drill.wait(lambda: len(drill.records("tell")) > told, f"the next round after the kill of a {kind}")
+    found = {"lost": int(not _holds(drill.state, length, head)), "again": len(drill.records("again")) - again}
+    found |= {"seconds": round(time.monotonic() - killed, 1), "restart": round(back - killed, 1)}
+    drill.say(f"{kind} killed, {found}")
+    return found
+
+
+def _kill_superlink(drill: Drill, rng: np.random.Generator) -> None:
+    """The SuperLink alone; its ServerApp ends with it (Flower), and the run is submitted again."""
+    link = next(p for p in drill.deployment.processes if p.name == "superlink")
+    before = owner(drill)
+    os.kill(link.pid, signal.SIGKILL)
+    local.reap(link)
+    local.revive(drill.deployment, drill.options.patience)
+    drill.wait(lambda: owner(drill) != before, "the end of the ServerApp whose SuperLink is gone")
+    _resume(drill)
+
+
+def _kill_server_app(drill: Drill, rng: np.random.Generator) -> None:
+    os.kill(owner(drill) or 0, signal.SIGKILL)
+    _resume(drill)
+
+
+def _kill_supernode(drill: Drill, rng: np.random.Generator) -> None:
+    """A SuperNode with all that it started, as in a power cut."""
+    restart(drill, int(rng.integers(CLIENTS)))
+
+
+def _resume(drill: Drill, **changes: object) -> None:
+    drill.run(**{"min-available": 1, "cohort-size": drill.options.cohort, **changes})
+
+
+def restart(drill: Drill, client: int) -> None:
+    """Kill one SuperNode and everything it started, and start it again."""
+    local.kill(next(p for p in drill.deployment.processes if p.name == f"supernode-{client}"))
     local.start_supernode(drill.deployment, client, CLIENTS)
 
 
-def _owner(drill: Drill) -> int | None:
+def _finish(drill: Drill) -> int:
+    """End the run without end by one that has two more rounds; then every cohort is chosen again from the journal."""
+    drill.wait(lambda: owner(drill) is not None, "a ServerApp that owns the folder")
+    os.kill(owner(drill) or 0, signal.SIGKILL)
+    _resume(drill, **{"num-server-rounds": len(drill.records("tell")) + 2})
+    drill.wait(lambda: drill.records("close"), "the end of the run")
+    return int(verify(drill.state).rounds)
+
+
+def storms(times: int) -> dict[str, Any]:
+    """Restart every SuperNode in turn, so often on a deployment without and one with TLS and node keys.
+
+    Counted are rounds that begin after Flower has listed the new nodes, until one uses a reply of every client.
+    """
+    out: dict[str, Any] = {"storms": 0, "SuperNodes restarted": 0, "rounds until all are usable, worst": 0}
+    out |= {"with TLS and keys": 0, "never usable again": 0, "processes left": 0}
+    with tempfile.TemporaryDirectory(prefix="flower-storm-") as name, contextlib.redirect_stdout(sys.stderr):
+        for secure in (False, True):
+            (folder := Path(name) / f"secure-{secure}").mkdir()
+            with _deployment(folder, secure, cohort=CLIENTS) as drill:
+                for _ in range(times):
+                    waited = _storm(drill)
+                    out["never usable again"] += waited is None
+                    worst = max(out["rounds until all are usable, worst"], waited or 0)
+                    out["rounds until all are usable, worst"] = worst
+                    out["storms"], out["with TLS and keys"] = out["storms"] + 1, out["with TLS and keys"] + secure
+                    out["SuperNodes restarted"] += CLIENTS
+        out["processes left"] = len(mentioning(Path(name)))
+    return out
+
+
+def _storm(drill: Drill) -> int | None:
+    """One storm: the number of rounds that it took, or None if it is not over after five."""
+    log = drill.deployment.folder / "superlink.log"
+    listed = log.read_text(errors="replace").count("Activated node_id")
+    for client in range(CLIENTS):
+        restart(drill, client)
+    drill.wait(
+        lambda: log.read_text(errors="replace").count("Activated node_id") >= listed + CLIENTS, "all SuperNodes again"
+    )
+    first = len(drill.records("ask"))
+
+    def used() -> list[int]:
+        rows = rows_of(drill.state)
+        return [i for i in range(first, len(rows)) if _all_used(rows[i]["outcomes"])]
+
+    drill.wait(lambda: used() or len(drill.records("tell")) >= first + 5, "a round with every client")
+    drill.say(f"storm over: {[len(r['outcomes']) for r in rows_of(drill.state)[first:]]} asked by round")
+    return used()[0] - first + 1 if used() else None
+
+
+def _all_used(outcomes: dict[str, int]) -> bool:
+    return len(outcomes) == CLIENTS and all(o == Outcome.OK for o in outcomes.values())
+
+
+def owner(drill: Drill) -> int | None:
     """The living process that owns the state folder; a killed one leaves its number there."""
     try:
         pid = int((drill.state / "lock").read_text())
@@ -83,8 +240,6 @@ def _owner(drill: Drill) -> int | None:
 
 
 def _head(state: Path) -> tuple[int, bytes]:
-    if not (state / "journal.db").exists():
-        return 0, b""
     journal = Journal.read(state / "journal.db")
     try:
         return journal.length, journal.head
@@ -94,8 +249,6 @@ def _head(state: Path) -> tuple[int, bytes]:
 
 def _holds(state: Path, length: int, head: bytes) -> bool:
     """Whether the journal goes on from what it was."""
-    if length == 0:
-        return True
     journal = Journal.read(state / "journal.db")
     try:
         return journal.holds(length, head)

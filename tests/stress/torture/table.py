@@ -17,7 +17,7 @@ HEAD = "| what was done | goal | what was found | seconds | run | goal reached |
 def made(what: str, goal: str, figures: dict[str, Any], seconds: float, good: bool) -> dict[str, Any]:
     """One row, with the day, the commit and the machine that it holds for."""
     row = {"what": what, "goal": goal, "figures": figures, "seconds": round(seconds, 1), "reached": bool(good)}
-    return {**row, "when": f"{datetime.now(UTC):%Y-%m-%d}", "commit": _commit(), "machine": machine()}
+    return {**row, "when": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit(), "machine": machine()}
 
 
 def keep(path: Path, row: dict[str, Any], order: list[str]) -> None:
@@ -50,7 +50,7 @@ def machine() -> str:
     return f"{used} of {cores} shared cores {platform.machine()}, Python {platform.python_version()}"
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit that runs, with a plus where the code was changed since."""
     git = ["git", "-C", str(ROOT)]
     found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)

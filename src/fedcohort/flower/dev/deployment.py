@@ -35,6 +35,7 @@ OFFLINE = {
 BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # seconds between looks for a task; Flower's default is 1
 MARK = "FEDCOHORT_FLOWER_MARK"
 CONNECTION = "loopback"
+DATABASE = "superlink.db"
 _FRAME = re.compile(r"[\u2500-\u257f]|\x1b\[[0-9;]*m")  # boxes and colours
 
 
@@ -84,8 +85,15 @@ class Deployment:
         return [p for p in self.processes if p.pid in marked(p.mark)]
 
     def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Process:
-        """Start a process with its own mark and write it down."""
+        """Start a process with its own mark and write it down.
+
+        One that replaces a dead process of the same name takes over its mark: what the dead one had started and what
+        outlived it, such as a ServerApp, still belongs to it.
+        """
         log, mark = self.folder / f"{name}.log", f"{name}-{uuid.uuid4().hex}"
+        for old in [p for p in self.processes if p.name == name]:
+            self.processes.remove(old)
+            mark = old.mark
         with log.open("ab") as file:
             child = subprocess.Popen(
                 command,
@@ -121,12 +129,17 @@ def up(
     """Start a SuperLink and `clients` SuperNodes; with `keys`, over TLS and with registered node keys.
 
     With `simulation` there are no SuperNodes: the SuperLink simulates them (Ray), as many as a run asks for.
+    Where a deployment is running with dead processes in it, those are started again, and nothing else changes.
     """
     check(clients >= 1, f"clients = {clients}", "a deployment needs at least one client", "use --clients 3")
-    if (folder / "deployment.json").exists() and Deployment.load(folder).alive():
-        raise RunExists(f"{folder}", "a deployment is running here", "end it with `fedcohort flower down`")
     folder = folder.resolve()
+    if (folder / "deployment.json").exists() and (running := Deployment.load(folder)).alive():
+        if not revive(running, seconds):
+            raise RunExists(f"{folder}", "a deployment is running here", "end it with `fedcohort flower down`")
+        return running
     (folder / "flwr").mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob(f"{DATABASE}*"), *folder.glob("certificates/*")):
+        old.unlink()  # of a deployment that has ended: its nodes would be listed as online
     deployment = Deployment(folder, free_port(), keys)
     try:
         start_superlink(deployment, seconds, simulation=simulation)
@@ -139,6 +152,18 @@ def up(
     return deployment
 
 
+def revive(deployment: Deployment, seconds: float = 90.0) -> list[str]:
+    """Start what has died in this deployment again, the SuperLink from its database; returns the names."""
+    dead = sorted({p.name for p in deployment.processes} - {p.name for p in deployment.alive()})
+    nodes = sum(p.name.startswith("supernode-") for p in deployment.processes)
+    for name in dead:  # the SuperLink first
+        if name == "superlink":
+            start_superlink(deployment, seconds, simulation=nodes == 0)
+        else:
+            start_supernode(deployment, int(name.removeprefix("supernode-")), nodes)
+    return dead
+
+
 def _write_environment(deployment: Deployment) -> None:
     """Write a file for `source`: what `flwr` needs to find this deployment, with everything online switched off."""
     lines = {**OFFLINE, "FLWR_HOME": str(deployment.folder / "flwr")}
@@ -149,22 +174,27 @@ def _write_environment(deployment: Deployment) -> None:
 
 
 def start_superlink(deployment: Deployment, seconds: float = 90.0, *, simulation: bool = False) -> Process:
-    """Start the SuperLink and wait until it answers; with `simulation`, it simulates the SuperNodes (Ray)."""
+    """Start the SuperLink and wait until it answers; with `simulation`, it simulates the SuperNodes (Ray).
+
+    It keeps runs, nodes and messages in a database: without one, a SuperLink that was killed knows nothing when it is
+    started again, and neither the ServerApp nor the SuperNodes ever reach it.
+    """
     folder, port = deployment.folder, deployment.port
     command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--disable-runtime-dependency-installation"]
+    command += ["--simulation"] if simulation else ["--database", str(folder / DATABASE)]
     address = f'address = "127.0.0.1:{port}"\n'
     if deployment.secure:
         from fedcohort.flower.dev.certificates import write_certificates
 
-        write_certificates(folder / "certificates")
         ca = folder / "certificates" / "ca.crt"
+        if not ca.exists():
+            write_certificates(ca.parent)
         command += ["--ssl-ca-certfile", str(ca), "--ssl-certfile", str(ca.with_name("server.pem"))]
         command += ["--ssl-keyfile", str(ca.with_name("server.key")), "--enable-supernode-auth"]
         trust = f'root-certificates = "{ca}"\n'
     else:
         command, trust = [*command, "--insecure"], "insecure = true\n"
-    command += ["--simulation"] if simulation else []
     config = folder / "flwr" / "config.toml"
     config.write_text(f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n{address}{trust}')
     process = deployment.launch("superlink", command)
@@ -264,6 +294,11 @@ def kill(process: Process, seconds: float = 5.0) -> None:
         for pid in ids:
             _signal(pid, signal.SIGKILL)
         time.sleep(0.05)
+    reap(process)
+
+
+def reap(process: Process) -> None:
+    """Take note of the end of a process that was started from here; until then, others see it as alive."""
     child = _CHILDREN.pop(process.pid, None)
     if child is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):
