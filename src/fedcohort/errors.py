@@ -36,7 +36,14 @@ from fedcohort.core.constraints import first_problem
 
 P = ParamSpec("P")
 R = TypeVar("R")
-EXTRAS = {"flwr": "flower", "torch": "torch", "ray": "ray", "starlette": "dashboard", "uvicorn": "dashboard"}
+EXTRAS = {
+    "flwr": "flower",
+    "torch": "torch",
+    "ray": "ray",
+    "pyarrow": "parquet",
+    "starlette": "dashboard",
+    "uvicorn": "dashboard",
+}
 
 
 class FedcohortError(Exception):
@@ -56,6 +63,10 @@ class FedcohortError(Exception):
 
     def __reduce__(self) -> tuple[type[FedcohortError], tuple[str, str, str]]:
         return type(self), (self.value, self.rule, self.remedy)
+
+
+class RunWarning(UserWarning):
+    """A run works, but does not mean what it seems to: parts that do not fit, a model that diverged, lost replies."""
 
 
 class ConfigError(FedcohortError, ValueError):

@@ -27,6 +27,28 @@ def test_owners_may_be_names_and_training_owners_come_first():
     assert data.client_test.tolist() == [2, 1]
 
 
+@pytest.mark.parametrize(
+    ("y", "numbers", "names"),
+    [
+        ([1, 2, 3], [0, 1, 2], (1, 2, 3)),  # does not start at 0
+        ([0, 7, 7], [0, 1, 1], (0, 7)),  # a gap
+        ([1, -1, 1], [1, 0, 1], (-1, 1)),
+        ([2.0, 1.0, 2.0], [1, 0, 1], (1, 2)),
+        ([True, False, True], [1, 0, 1], (0, 1)),
+        (["no", "yes", "no"], [0, 1, 0], ("no", "yes")),
+        (np.array(["no", "yes", "no"], object), [0, 1, 0], ("no", "yes")),
+    ],
+)
+def test_labels_are_mapped_and_the_mapping_is_kept(y, numbers, names):
+    data = Dataset.from_arrays(np.zeros((3, 2)), y)
+    assert (data.y.tolist(), data.class_names, data.classes) == (numbers, names, len(names))
+
+
+def test_test_labels_share_the_mapping_of_the_training_labels():
+    data = Dataset.from_arrays(np.zeros((2, 1)), [5, 9], x_test=np.zeros((2, 1)), y_test=[9, 7])
+    assert (data.class_names, data.y.tolist(), data.y_test.tolist()) == ((5, 7, 9), [0, 2], [2, 1])
+
+
 def test_channels_last_becomes_first_and_bytes_are_scaled():
     x = np.arange(2 * 5 * 4 * 3, dtype=np.uint8).reshape(2, 5, 4, 3)
     data = Dataset.from_arrays(x, [0, 1])
@@ -72,12 +94,12 @@ GOOD = np.zeros((3, 2), np.float32)
         ({"x": np.zeros(3), "y": [0, 1, 2]}, "x of shape (3,)"),
         ({"x": np.zeros((3, 0)), "y": [0, 1, 2]}, "(3, 0)"),
         ({"x": np.zeros((0, 2)), "y": []}, "at least one sample"),
-        ({"x": GOOD, "y": [0, 1, -1]}, "label -1"),
-        ({"x": GOOD, "y": [0.0, 1.0, 2.0]}, "y of dtype float64"),
-        ({"x": GOOD, "y": ["a", "b", "c"]}, "y of dtype"),
+        ({"x": GOOD, "y": [0, 1, -1], "classes": 2}, "label -1"),
+        ({"x": GOOD, "y": [0.0, 1.5, 2.0]}, "y of dtype float64"),
+        ({"x": GOOD, "y": ["a", "b", "c"], "classes": 3}, "y of dtype"),
+        ({"x": GOOD, "y": [0, 1, 2], "x_test": GOOD, "y_test": ["a", "b", "c"]}, "one holds numbers and the other"),
         ({"x": GOOD, "y": np.array([0, 1, 2], object)}, "object"),
         ({"x": GOOD, "y": [[0], [1], [2]]}, "y of shape (3, 1)"),
-        ({"x": GOOD, "y": [0, 1, 2**40]}, "densely"),
         ({"x": GOOD, "y": [0, 1, 2], "client": [0, 1]}, "client of shape (2,)"),
         ({"x": GOOD, "y": [0, 1, 2], "client": [0.5, 1, 2]}, "client of dtype float64"),
         ({"x": GOOD, "y": [0, 1, 2], "x_test": GOOD}, "x_test and y_test"),
@@ -117,7 +139,9 @@ def test_held_out_by_client_shares_nobody():
     assert len(test) == 2
     assert not train & test
     assert sorted(set(cut.client.tolist())) == [0, 1, 2]
-    assert sorted(set(cut.client_test.tolist())) == [0, 1]
+    assert sorted(set(cut.client_test.tolist())) == [3, 4]
+    assert {cut.client_names[c] for c in cut.client} == train
+    assert {cut.client_names[c] for c in cut.client_test} == test
 
 
 def test_held_out_keeps_at_least_one_on_each_side():

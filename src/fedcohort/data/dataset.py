@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,25 +18,38 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.core.constraints import Interval
-from fedcohort.data.formats import AGAIN, refused
+from fedcohort.data.array_checks import (
+    Names,
+    Scale,
+    check_normalisable,
+    class_numbers,
+    owner_numbers,
+    plain_array,
+    rule,
+    same_length,
+    samples_of,
+    whole_numbers,
+)
+from fedcohort.data.formats import AGAIN, refused, unfit
 from fedcohort.data.known import KNOWN, FoundFiles, digits, find, missing, read_layouts
 from fedcohort.errors import DataError, FedcohortError, UnknownName, checked
 from fedcohort.types import Array, Arrays, Index
 
-_IMAGE_CHANNELS = (1, 3, 4)
-Scale = float | NDArray[np.float32]  # one number, or one per channel of a window (last axis)
 TestShare = Annotated[float, Interval(0, 1, ends="()", example=0.2)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Labelled samples, their test set, and who naturally owns each sample where the data say so.
 
-    Make it from your own arrays with :meth:`from_arrays`, or by name with :func:`load`.
+    Make it from your own data with :meth:`from_arrays`, :meth:`from_csv`, :meth:`from_pandas`, :meth:`from_torch`,
+    :meth:`from_huggingface` or :meth:`from_flwr_partitioner`, or by name with :func:`load`.
 
-    >>> data = Dataset.from_arrays(np.zeros((4, 2)), y=[0, 1, 0, 1], client=["ann", "bob", "bob", "eve"])
-    >>> len(data), data.shape, data.classes, data.clients
-    (4, (2,), 2, 3)
+    >>> data = Dataset.from_arrays(np.zeros((4, 2)), y=["no", "yes", "no", "yes"], client=["ann", "bob", "bob", "eve"])
+    >>> data
+    Dataset 'mine': 4 samples of (2,), no test set; 2 classes: no, yes; 3 clients: ann, bob, eve
+    >>> data.y.tolist(), data.client.tolist()
+    ([0, 1, 0, 1], [0, 1, 1, 2])
     """
 
     name: str
@@ -49,6 +63,17 @@ class Dataset:
     scale: Scale = 1.0
     shift: Scale = 0.0
     activity: Index | None = None  # finer class of each training sample, where the data have one (MobiFall)
+    class_names: Names = ()  # the label that each class number stands for
+    client_names: Names = ()  # the owner that each client number stands for
+
+    def __repr__(self) -> str:
+        test = f"{len(self.y_test):,} to test" if len(self.y_test) else "no test set"
+        parts = [f"{len(self):,} samples of {self.shape}, {test}"]
+        parts.append(f"{self.classes} classes: {_listed(self.class_names or range(self.classes))}")
+        if self.clients:
+            names = self.client_names[: self.clients] or range(self.clients)
+            parts.append(f"{self.clients:,} clients: {_listed(names)}")
+        return f"Dataset {self.name!r}: {'; '.join(parts)}"
 
     def __len__(self) -> int:
         return len(self.y)
@@ -92,44 +117,114 @@ class Dataset:
         """Your own arrays, checked.
 
         A four-axis x is taken as images, (n, c, h, w) or (n, h, w, c) with 1, 3 or 4 channels; three axes are windows,
-        (n, time, channel); two are flat. `client` may hold any integers or strings: owners are numbered 0 .. C - 1
-        in sorted order. `scale` defaults to 1/255 for images of bytes and to 1 for everything else.
+        (n, time, channel); two are flat. `y` may hold any integers or strings: the labels that occur are numbered
+        0 .. C - 1 in sorted order, and `class_names` keeps them (with `classes` given they are such numbers already).
+        So are the owners in `client`, kept in `client_names`: those of training samples first, in sorted order.
+        `scale` defaults to 1/255 for images of bytes and to 1 for everything else.
         """
-        x, y = _samples("x", x), _labels("y", y)
-        _same_length("x", x, "y", y)
-        _rule(len(y) > 0, f"x of shape {x.shape}", "a dataset has at least one sample", "give some samples")
+        x, y = samples_of("x", x), plain_array("y", y)
+        same_length("x", x, "y", y)
+        rule(len(x) > 0, f"x of shape {x.shape}", "a dataset has at least one sample", "give some samples")
         paired = (x_test is None) == (y_test is None)
-        _rule(paired, "x_test and y_test", "both or neither must be given", "give the missing one")
-        xt = x[:0] if x_test is None else _samples("x_test", x_test)
-        yt = y[:0] if y_test is None else _labels("y_test", y_test)
-        _same_length("x_test", xt, "y_test", yt)
+        rule(paired, "x_test and y_test", "both or neither must be given", "give the missing one")
+        xt = x[:0] if x_test is None else samples_of("x_test", x_test)
+        yt = y[:0] if y_test is None else plain_array("y_test", y_test)
+        same_length("x_test", xt, "y_test", yt)
         same = xt.shape[1:] == x.shape[1:]
-        _rule(same, f"x_test with samples of shape {xt.shape[1:]}", f"x has {x.shape[1:]}", "give both the same shape")
+        rule(same, f"x_test with samples of shape {xt.shape[1:]}", f"x has {x.shape[1:]}", "give both the same shape")
         whole = classes is None or (isinstance(classes, (int, np.integer)) and not isinstance(classes, bool))
         remedy = "leave it out, or say how many classes there are"
-        _rule(whole, f"classes = {classes!r}", "it must be a whole number", remedy)
-        top = 1 + max(int(labels.max(initial=-1)) for labels in (y, yt))
-        _rule(classes is None or classes >= top, f"classes = {classes}", f"the labels reach {top - 1}", "raise classes")
+        rule(whole, f"classes = {classes!r}", "it must be a whole number", remedy)
+        label = class_numbers(y, yt, None if classes is None else int(classes))
         if scale is None:
             scale = 1.0 / 255.0 if x.ndim == 4 and x.dtype == np.uint8 else 1.0
-        _normalisable(x, scale, shift)
-        owner, owner_test = _owners(client, client_test, len(y), len(yt))
-        finer = None if activity is None else _labels("activity", activity)
+        check_normalisable(x, scale, shift)
+        owner = owner_numbers(client, client_test, len(x), len(xt))
+        finer = None if activity is None else whole_numbers("activity", activity)
         if finer is not None:
-            _same_length("x", x, "activity", finer)
-        return cls(name, x, y, xt, yt, classes or top, owner, owner_test, scale, shift, finer)
+            same_length("x", x, "activity", finer)
+        return cls(
+            name,
+            x,
+            label.train,
+            xt,
+            label.test,
+            len(label.names),
+            None if owner is None else owner.train,
+            None if owner is None or client_test is None else owner.test,
+            scale,
+            shift,
+            finer,
+            label.names,
+            () if owner is None else owner.names,
+        )
+
+    @classmethod
+    def from_csv(cls, path: str | Path, target: str = "", client: str = "", **more: Any) -> Dataset:
+        """A CSV file with a header line: `target` is the column of the labels, `client` that of the owners.
+
+        Left out, they are columns of the usual names (target, label, class or y; client or owner). `more` goes to
+        :meth:`from_pandas`, which says what becomes of the other columns. pandas is not needed.
+        """
+        from fedcohort.data.own_tables import from_csv
+
+        return from_csv(Path(path), target=target, client=client, **more)
+
+    @classmethod
+    def from_pandas(cls, frame: Any, target: str = "", client: str = "", **more: Any) -> Dataset:
+        """A data frame, or any mapping of column names to columns; `target` and `client` as in :meth:`from_csv`.
+
+        All other columns are features and must hold numbers: `drop` names those to leave out, `features` those to
+        use. `standardise` (on) gives every feature mean 0 and deviation 1; `name` is the dataset's name.
+
+        >>> Dataset.from_pandas({"age": [31, 58], "ill": ["no", "yes"], "site": ["a", "b"]}, "ill", "site").client_names
+        ('a', 'b')
+        """
+        from fedcohort.data.own_tables import from_columns
+
+        return from_columns(frame, target=target, client=client, **more)
+
+    @classmethod
+    def from_torch(cls, samples: Any, client: ArrayLike | None = None, **more: Any) -> Dataset:
+        """A torch dataset (anything with a length whose items are (x, y) pairs); `client` holds one owner per sample.
+
+        `test` is another such dataset, if there is one; `more` goes to :meth:`from_arrays`.
+        """
+        from fedcohort.data.own_collections import from_torch
+
+        return from_torch(samples, client, **more)
+
+    @classmethod
+    def from_huggingface(cls, samples: Any, target: str = "", client: str = "", **more: Any) -> Dataset:
+        """A `datasets.Dataset`, or a `DatasetDict` with train and test; `target` and `client` name columns.
+
+        `features` names the columns of a sample (default: the one that holds images or lists, else all numbers).
+        """
+        from fedcohort.data.own_collections import from_huggingface
+
+        return from_huggingface(samples, target=target, client=client, **more)
+
+    @classmethod
+    def from_flwr_partitioner(cls, partitioner: Any, target: str = "", **more: Any) -> Dataset:
+        """A partitioner of flwr-datasets with its dataset assigned: every partition becomes a client of that number.
+
+        `target` and `more` are those of :meth:`from_huggingface`.
+        """
+        from fedcohort.data.own_collections import from_flwr_partitioner
+
+        return from_flwr_partitioner(partitioner, target=target, **more)
 
     @checked
     def held_out(self, share: TestShare, rng: np.random.Generator, by_client: bool = False) -> Dataset:
         """The same samples with a test set cut away at random: this share of the samples, or of whole clients.
 
         By client (volunteers, writers) nobody is on both sides: use it where windows overlap. Owners that stay are
-        numbered anew, in order, and so are those of the test set. At least one goes and at least one stays.
+        numbered anew, in order, and those of the test set after them. At least one goes and at least one stays.
         """
-        _rule(not len(self.y_test), f"dataset {self.name!r}", "it already has a test set", "use y_test as it is")
+        rule(not len(self.y_test), f"dataset {self.name!r}", "it already has a test set", "use y_test as it is")
         what = "clients" if by_client else "samples"
         count = self.clients if by_client else len(self)
-        _rule(
+        rule(
             count >= 2, f"dataset {self.name!r} with {count} {what}", "two are needed to cut a test set", f"add {what}"
         )
         chosen = np.zeros(count, np.bool_)
@@ -141,99 +236,16 @@ class Dataset:
         if self.activity is not None:
             parts["activity"] = self.activity[~test]
         if by_client:
-            parts |= {side: np.unique(parts[side], return_inverse=True)[1] for side in ("client", "client_test")}
+            order = np.argsort(chosen, kind="stable")  # those who stay come first
+            number = np.argsort(order, kind="stable")
+            parts |= {side: number[parts[side]] for side in ("client", "client_test")}
+            parts["client_names"] = tuple(self.client_names[i] for i in order) if self.client_names else ()
         return replace(self, **parts)
 
 
-def _rule(ok: bool, value: str, rule: str, remedy: str) -> None:
-    if not ok:
-        raise DataError(value, rule, remedy)
-
-
-def _array(name: str, given: ArrayLike) -> Array:
-    try:
-        out = np.asarray(given)
-    except ValueError:
-        raise DataError(name, "its rows differ in shape", "give a rectangular array") from None
-    _rule(not out.dtype.hasobject, f"{name} of dtype object", "object arrays are refused", "give plain numbers")
-    return out
-
-
-def _samples(name: str, given: ArrayLike) -> Array:
-    x = _array(name, given)
-    _rule(x.dtype.kind in "biuf", f"{name} of dtype {x.dtype}", "samples are plain numbers", "convert it to float32")
-    _rule(2 <= x.ndim <= 4, f"{name} of shape {x.shape}", "samples have 2, 3 or 4 axes", "give (n, features) or images")
-    _rule(0 not in x.shape[1:], f"{name} of shape {x.shape}", "a sample has at least one value", "drop the empty axis")
-    if x.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            x = x.astype(np.float32, copy=False)
-        finite = np.isfinite(x)
-        if not finite.all():
-            row = int(np.argwhere(~finite)[0][0])
-            raise DataError(f"{name}[{row}]", "it holds NaN or infinity", "drop or repair the sample")
-    elif x.dtype.kind == "b":
-        x = x.astype(np.uint8)
-    return channels_first(x)
-
-
-def channels_first(x: Array) -> Array:
-    """(n, h, w, c) as (n, c, h, w); anything else, and what is channels first already, as it is."""
-    last = x.ndim == 4 and x.shape[3] in _IMAGE_CHANNELS and x.shape[1] not in _IMAGE_CHANNELS
-    return np.ascontiguousarray(x.transpose(0, 3, 1, 2) if last else x)
-
-
-def _labels(name: str, given: ArrayLike) -> Index:
-    y = _array(name, given)
-    _rule(y.ndim == 1, f"{name} of shape {y.shape}", "labels have one axis", "give one class number per sample")
-    if not len(y):
-        return np.zeros(0, np.int64)
-    _rule(
-        y.dtype.kind in "biu",
-        f"{name} of dtype {y.dtype}",
-        "labels are integers",
-        "convert it to class numbers 0 .. C - 1",
-    )
-    _rule(int(y.min()) >= 0, f"{name} with label {y.min()}", "labels are 0 or more", "number the classes from 0")
-    _rule(
-        int(y.max()) < 1 << 20,
-        f"{name} with label {y.max()}",
-        "labels stay below 1048576",
-        "number the classes densely",
-    )
-    return y.astype(np.int64)
-
-
-def _same_length(a: str, first: Array, b: str, second: Array) -> None:
-    value = f"{a} with {len(first)} rows and {b} with {len(second)}"
-    _rule(len(first) == len(second), value, "they must have one row per sample", "give both the same length")
-
-
-def _normalisable(x: Array, scale: Scale, shift: Scale) -> None:
-    for name, value in (("scale", scale), ("shift", shift)):
-        plain = np.asarray(value).dtype.kind in "iuf"
-        _rule(plain, f"{name} = {value!r}"[:80], "it must be a number, or numbers", "give one number")
-        shape = np.shape(value)
-        fits = len(shape) < x.ndim and all(a in (1, b) for a, b in zip(shape[::-1], x.shape[::-1], strict=False))
-        _rule(fits, f"{name} of shape {shape}", f"it must fit samples of shape {x.shape[1:]}", "give one number")
-        _rule(bool(np.isfinite(value).all()), name, "it holds NaN or infinity", "give finite numbers")
-
-
-def _owners(client: ArrayLike | None, test: ArrayLike | None, n: int, n_test: int) -> tuple[Index | None, Index | None]:
-    if client is None:
-        _rule(test is None, "client_test without client", "owners are given for both or not at all", "give client too")
-        return None, None
-    both = [_array("client", client)] + ([] if test is None else [_array("client_test", test)])
-    for name, column, rows in zip(("client", "client_test"), both, (n, n_test), strict=False):
-        _rule(
-            column.shape == (rows,), f"{name} of shape {column.shape}", f"{rows} samples need one owner each", "fix it"
-        )
-        ok = column.dtype.kind in "iuU" or not rows
-        _rule(ok, f"{name} of dtype {column.dtype}", "owners are integers or strings", "convert it")
-    names, place = np.unique(np.concatenate(both), return_inverse=True)
-    only_test = np.ones(len(names), np.bool_)
-    only_test[place[:n]] = False  # those who own training samples come first, so that these are numbered densely
-    number = np.argsort(np.argsort(only_test, kind="stable"), kind="stable")[place]
-    return number[:n], None if test is None else number[n:]
+def _listed(names: Sequence[Any], most: int = 6) -> str:
+    more = f", ... {names[-1]}" if len(names) > most else ""
+    return ", ".join(map(str, names[: most - 1] if more else names)) + more
 
 
 def data_root(root: Path | str | None = None) -> Path:
@@ -249,7 +261,7 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
     (1, 8, 8)
     """
     if name == "digits":
-        return _assemble(name, digits(), Path("scikit-learn"))
+        return _assemble(name, digits(), Path("fedcohort"))
     folder = data_root(root)
     plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is not None
     found = find(name, folder) if plain else None
@@ -305,7 +317,7 @@ def status(name: str, root: Path | str | None = None, *, verify: bool = False) -
     folder = data_root(root)
     title = KNOWN[name].title if name in KNOWN else "yours"
     if name == "digits":
-        out = Status(name, "Handwritten digits, 8 x 8", "embedded", "scikit-learn")
+        out = Status(name, "Handwritten digits, 8 x 8", "embedded", "fedcohort")
     else:
         found = find(name, folder)
         if found is None:
@@ -363,7 +375,8 @@ def _assemble(name: str, columns: Arrays, path: Path) -> Dataset:
             shift=0.0 if shift is None else _plain(shift),
         )
     except DataError as error:
-        raise refused(path, str(error).rstrip(".")) from None
+        say = refused if known else unfit
+        raise say(path, str(error).rstrip(".")) from None
 
 
 def _plain(value: Array) -> Scale:

@@ -25,7 +25,8 @@ from fedcohort.errors import DataError
 from fedcohort.types import Array, Arrays
 
 HEADER_LIMIT = 10_000  # bytes of text in an .npy header; an honest one has about 120
-AGAIN = "delete it and get it again"
+AGAIN = "get it again, or write it again"
+OWN = "save it again with np.savez(FILE, x=..., y=..., client=...)"
 BOMB_SIZE, BOMB_RATIO = 256 << 20, 200  # no real measurement of this size compresses this well
 LEAF_LIMIT = 2 << 30  # bytes of one LEAF json file
 PLAIN_KINDS = "biuf"  # bool, integers, floats: what an array of samples or labels may hold
@@ -62,6 +63,11 @@ def refused(path: Path, why: str) -> DataError:
     return DataError(str(path), f"the file is refused ({why})", "use a file from the official source")
 
 
+def unfit(path: Path, why: str) -> DataError:
+    """The error for a file of your own that is whole but does not hold what is needed."""
+    return DataError(str(path), f"the file does not fit ({why})", OWN)
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turn whatever a broken file makes the standard library raise into one clear error."""
@@ -94,6 +100,8 @@ def read_exactly(stream: IO[bytes], count: int, path: Path) -> bytearray:
 def read_npz(path: Path, limits: Callable[[str], ReadLimits | None]) -> Arrays:
     """The arrays of an .npz file. `limits(name)` says how large each may be; None leaves the array unread."""
     out: Arrays = {}
+    with reading(path):
+        _check_npz(path)
     with reading(path), zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
@@ -107,6 +115,28 @@ def read_npz(path: Path, limits: Callable[[str], ReadLimits | None]) -> Arrays:
             with archive.open(info) as member:
                 out[name] = _read_npy(member, path, name, bound, info.file_size)
     return out
+
+
+def npz_names(path: Path) -> list[str]:
+    """The names of all arrays in an .npz file."""
+    with reading(path), zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
+def _check_npz(path: Path) -> None:
+    """Files of another kind are told what they are: nothing is wrong with them."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    if head.startswith(b"PK") or not head:
+        return
+    if head.startswith(b"\x93NUMPY"):
+        raise DataError(str(path), "this is one array (.npy), and a dataset is an .npz of several", OWN)
+    if head.startswith(b"PAR1"):
+        raise DataError(str(path), "this is a parquet file, not an .npz", f"name it as parquet:{path}")
+    if b"\0" not in head:
+        remedy = f"name it as csv:{path}(target='COLUMN', client='COLUMN') if it is a table"
+        raise DataError(str(path), "this is a text file, not an .npz", remedy)
+    raise DataError(str(path), "this is not an .npz file", OWN)
 
 
 def _read_npy(stream: IO[bytes], path: Path, name: str, limits: ReadLimits, file_size: int) -> Array:

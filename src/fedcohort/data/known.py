@@ -20,7 +20,7 @@ from fedcohort.errors import DataError
 from fedcohort.types import Array, Arrays
 
 SPLIT = ("x_train", "y_train", "x_test", "y_test")  # the layout of sets with an official test set
-NATURAL = ("x", "y", "client", "activity", "scale", "shift")  # the layout of sets with natural owners
+NATURAL = ("x", "y", "client", "x_test", "y_test", "client_test", "activity", "scale", "shift")  # and with owners
 Reader = Callable[[bytes, Path], batches.Batch]
 ROWS = 2_000_000  # no known set has more samples; full FEMNIST has 805,263
 
@@ -92,7 +92,7 @@ def read_layouts(path: Path, known: KnownDataset | None) -> Arrays:
     def limits(name: str) -> ReadLimits | None:
         if name in ("x", "x_train", "x_test"):
             return known.limits() if known else ReadLimits()
-        if name in ("y", "y_train", "y_test", "client", "activity"):
+        if name in ("y", "y_train", "y_test", "client", "client_test", "activity"):
             return ReadLimits(8 * ROWS, ROWS, ((),)) if known else ReadLimits(samples=((),))
         return ReadLimits(1 << 16) if name in ("scale", "shift") else None
 
@@ -102,8 +102,11 @@ def read_layouts(path: Path, known: KnownDataset | None) -> Arrays:
         return found
     if "x" in found and "y" in found:
         return {name: found[name] for name in NATURAL if name in found}
-    has = ", ".join(sorted(found)) or "none of them"
-    raise formats.refused(path, f"its arrays must be {', '.join(SPLIT)}, or x and y with client; it has {has}")
+    has = ", ".join(formats.npz_names(path)) or "none"
+    say = formats.refused if known else formats.unfit
+    raise say(
+        path, f"its arrays must be x and y, with client where owners are known, or {', '.join(SPLIT)}; it has {has}"
+    )
 
 
 def digits() -> Arrays:

@@ -1,0 +1,221 @@
+"""Tables of your own as datasets: CSV and parquet files and data frames, one row per sample.
+
+One column holds the labels, one may hold the owners, and every other one is a feature and must hold numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.data.array_checks import plain_array, rule
+from fedcohort.data.dataset import Dataset
+from fedcohort.data.formats import reading
+from fedcohort.errors import DataError, MissingExtra, UnknownName
+from fedcohort.types import Array
+
+TARGETS = ("target", "label", "class", "y")  # the usual names, in any case
+CLIENTS = ("client", "owner", "client_id")
+MANY = 100  # labels; where there are more, and most occur once, the column is a number to be predicted
+Columns = dict[str, Array]
+
+
+def from_csv(path: Path, *, target: str = "", client: str = "", name: str = "", **more: Any) -> Dataset:
+    """See :meth:`Dataset.from_csv`."""
+    return _own(path, lambda: from_columns(read_csv(path), target, client, name=name or path.stem, **more))
+
+
+def from_parquet(path: Path, *, target: str = "", client: str = "", name: str = "", **more: Any) -> Dataset:
+    """As :meth:`Dataset.from_csv`, for a parquet file; pyarrow or pandas reads it."""
+    return _own(path, lambda: from_columns(read_parquet(path), target, client, name=name or path.stem, **more))
+
+
+def _own(path: Path, make: Callable[[], Dataset]) -> Dataset:
+    """What is wrong with the columns, with the file's name before it."""
+    try:
+        return make()
+    except DataError as error:
+        if error.value.startswith(str(path)):
+            raise
+        raise DataError(f"{path}, {error.value}", error.rule, error.remedy) from None
+
+
+def from_columns(
+    frame: Any,
+    target: str = "",
+    client: str = "",
+    *,
+    drop: str | Sequence[str] = (),
+    features: str | Sequence[str] = (),
+    standardise: bool = True,
+    name: str = "mine",
+) -> Dataset:
+    """See :meth:`Dataset.from_pandas`."""
+    columns = _columns(frame)
+    target = named_column("target", target, columns, TARGETS) or _no_target(columns)
+    drop = (drop,) if isinstance(drop, str) else tuple(drop)
+    features = (features,) if isinstance(features, str) else tuple(features)
+    for column in (*drop, *features):
+        if column not in columns:
+            raise UnknownName.among("column", column, columns)
+    left = {c: v for c, v in columns.items() if c not in drop}
+    client = named_column("client", client, {c: v for c, v in left.items() if c != target}, CLIENTS)
+    used = features or tuple(c for c in left if c not in (target, client))
+    rule(bool(used), "the table", "no column is left as a feature", "give more columns")
+    x = np.stack([_feature(c, columns[c]) for c in used], axis=1)
+    y = _ids(target, columns[target])
+    _check_classes(target, y)
+    scale, shift = _standard(x) if standardise else (1.0, 0.0)
+    owner = _ids(client, columns[client]) if client else None
+    return Dataset.from_arrays(x.astype(np.float32), y, owner, name=name, scale=scale, shift=shift)
+
+
+def read_csv(path: Path) -> Columns:
+    """The columns of a CSV file with a header line: separated by commas, semicolons or tabs."""
+    try:
+        with reading(path), path.open(newline="", encoding="utf-8-sig") as file:
+            first = file.readline()
+            file.seek(0)
+            rows = list(csv.reader(file, delimiter=max(",;\t", key=first.count)))
+    except UnicodeDecodeError:
+        raise DataError(str(path), "this is not a text file in UTF-8", "save it as CSV in UTF-8") from None
+    except csv.Error as error:
+        raise DataError(str(path), f"this is not CSV ({error})", "save it as CSV again") from None
+    rows = [row for row in rows if row]
+    rule(len(rows) > 1, str(path), "it has no rows below its header line", "give one row per sample")
+    header, body = [c.strip() for c in rows[0]], rows[1:]
+    twice = [c for c in header if header.count(c) > 1]
+    rule(not twice, f"{path}, column {''.join(twice[:1])!r}", "the header has it twice", "rename one")
+    number = all(_is_number(c) for c in header)
+    rule(not number, str(path), "its first line holds numbers, not the names of columns", "add a header line")
+    for at, row in enumerate(body):
+        value = f"{path}, line {at + 2} with {len(row)} cells"
+        rule(len(row) == len(header), value, f"the header has {len(header)}", "repair the line")
+    return {c: _typed(np.array([row[at].strip() for row in body])) for at, c in enumerate(header)}
+
+
+def read_parquet(path: Path) -> Columns:
+    """The columns of a parquet file."""
+    with reading(path), path.open("rb") as file:
+        rule(file.read(4) == b"PAR1", str(path), "this is not a parquet file", "name a .parquet file")
+    try:
+        from pyarrow import parquet  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        return _columns(_pandas(path))
+    table = parquet.read_table(path)
+    return {c: table.column(c).to_numpy() for c in table.column_names}
+
+
+def _pandas(path: Path) -> Any:
+    try:
+        import pandas  # type: ignore[import-untyped, unused-ignore]
+
+        return pandas.read_parquet(path)
+    except ImportError:
+        raise MissingExtra.of(f"the parquet file {path}", "parquet") from None
+
+
+def _columns(frame: Any) -> Columns:
+    """Any frame or mapping as columns by name."""
+    if not isinstance(frame, Mapping) and not hasattr(frame, "columns"):
+        kind = type(frame).__name__
+        raise DataError(f"a {kind}", "this is not a data frame", "give a frame, or a dict of columns")
+    names = list(frame) if isinstance(frame, Mapping) else list(frame.columns)
+    return {str(c): np.asarray(frame[c]) for c in names}
+
+
+def named_column(what: str, given: str, columns: Collection[str], usual: tuple[str, ...]) -> str:
+    """The column of this name; without one, the only column with a usual name, if there is one."""
+    if given:
+        if given not in columns:
+            raise UnknownName.among(f"column (as {what})", given, columns)
+        return given
+    found = [c for c in columns if c.lower() in usual]
+    several = f"columns {', '.join(found)}"
+    rule(len(found) < 2, several, f"each of them could be the {what}", f"say which: {what}={(found or [''])[0]!r}")
+    return found[0] if found else ""
+
+
+def _no_target(columns: Mapping[str, Any]) -> str:
+    names = ", ".join(columns)
+    raise DataError(f"columns {names}"[:300], "none of them is named as the labels", "give target='COLUMN'")
+
+
+def _feature(name: str, column: Array) -> NDArray[np.float64]:
+    _check_missing(name, column)
+    if column.dtype.kind not in "biuf":
+        some = ", ".join(map(str, dict.fromkeys(column[:50].tolist()).keys()))[:60]
+        remedy = f"encode it as numbers, or leave it out with drop=[{name!r}]"
+        raise DataError(f"column {name!r}", f"a feature is a number, and this holds {some}", remedy)
+    return column.astype(np.float64)
+
+
+def _ids(name: str, column: Array) -> Array:
+    """Labels or owners: whole numbers or words."""
+    _check_missing(name, column)
+    if column.dtype.kind == "f" and bool((column == np.rint(column)).all()):
+        return column.astype(np.int64)
+    if column.dtype.kind not in "iuf":
+        column = np.array([str(v) for v in column.tolist()])
+    return plain_array(name, column)
+
+
+def _check_missing(name: str, column: Array) -> None:
+    gone = np.array([v is None or v == "" or v != v for v in column.tolist()])
+    if gone.any():
+        row, remedy = int(np.argmax(gone)), f"fill them in, leave out these rows, or the column with drop=[{name!r}]"
+        raise DataError(f"column {name!r}", f"{int(gone.sum())} cells are empty, the first in row {row + 1}", remedy)
+
+
+def _check_classes(name: str, y: Array) -> None:
+    many = np.unique(y).size
+    rule(
+        many <= MANY or many <= y.size // 2,
+        f"column {name!r} as target",
+        f"it has {many:,} different values in {y.size:,} rows, so it is no class",
+        "cut it into classes, or choose another column",
+    )
+
+
+def _standard(x: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    mean, spread = x.mean(axis=0), x.std(axis=0)
+    spread[spread == 0] = 1.0
+    return (1 / spread).astype(np.float32), (-mean / spread).astype(np.float32)
+
+
+def _typed(cells: NDArray[np.str_]) -> Array:
+    """Numbers where every cell is one and would be written like that again ("007" is a name)."""
+    try:
+        numbers = cells.astype(np.float64)
+    except ValueError:
+        return _with_gaps(cells)
+    padded = any(len(c.lstrip("+-")) > 1 and c.lstrip("+-").startswith("0") and "." not in c for c in cells.tolist())
+    if padded:
+        return cells
+    small = np.isfinite(numbers).all() and bool((np.abs(numbers) < 1 << 53).all())
+    whole = small and not any(set(c) & set(".eE") for c in cells.tolist())
+    return numbers.astype(np.int64) if whole else numbers
+
+
+def _with_gaps(cells: NDArray[np.str_]) -> Array:
+    """Texts; or numbers with NaN where a cell is empty, so that the gap is what is complained of."""
+    empty = np.isin(np.char.lower(cells), ("", "na", "nan", "null", "none"))
+    if not empty.any() or empty.all():
+        return cells
+    try:
+        return np.where(empty, "nan", cells).astype(np.float64)
+    except ValueError:
+        return np.where(empty, "", cells)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
