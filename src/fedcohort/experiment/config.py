@@ -26,6 +26,8 @@ from fedcohort.rounds.policy import about, setting
 from fedcohort.sim.run_settings import RunSettings
 
 UNLIMITED = ("deadline", "max_norm")  # keys that may be infinite: no limit
+# Keys that came later: written only where they are used, so that old digests hold.
+LATER = ("stop_at", "patience")
 NO_EFFECT = ("workers", "snapshot_every")  # keys that cannot change a result
 Engine = Annotated[str, Choice("auto", *ENGINES)]
 
@@ -53,9 +55,10 @@ class RunConfig(RunSettings):
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-able values in the order of the documentation; an infinite limit is left out."""
+        """As JSON-able values in the order of the documentation; infinite limits and unused later keys are left out."""
         found = asdict(self)
-        return {k: found[k] for k in KEYS if not (k in UNLIMITED and math.isinf(found[k]))}
+        unused = {k for k in LATER if found[k] == _FIELDS[k].default}
+        return {k: found[k] for k in KEYS if k not in unused and not (k in UNLIMITED and math.isinf(found[k]))}
 
     def resolved(self) -> dict[str, Any]:
         """Everything that can change the result, defaults filled in."""

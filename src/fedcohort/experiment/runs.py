@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import platform
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedcohort import __version__
-from fedcohort.errors import RunExists
+from fedcohort.errors import RunExists, RunWarning
 from fedcohort.experiment.config import RunConfig, from_mapping
 from fedcohort.protocols import Method, Selector
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
 from fedcohort.rounds.history import History, read_history
+from fedcohort.rounds.run_notes import doubts
 from fedcohort.sim.simulation import Simulation
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.journal_reader import JournalReader
@@ -65,7 +67,11 @@ def build(config: RunConfig, own: Objects | None = None) -> Simulation:
     spec = own.task if own.task is not None else make_task_spec(config.task)
     world = build_world_for(own.world if own.world is not None else make_world_spec(config.world), spec, config.seed)
     task = spec.bind(world, engine=config.engine, workers=config.workers)
-    return Simulation(selector, method, world, task, config)
+    simulation = Simulation(selector, method, world, task, config)
+    simulation.history.notes = doubts(selector, method, config, task.plan())
+    for text in simulation.history.notes:
+        warnings.warn(text, RunWarning, stacklevel=2)
+    return simulation
 
 
 def build_world_for(world: WorldSpec, task: TaskSpec, seed: int) -> BuiltWorld:
@@ -95,6 +101,8 @@ def run(config: RunConfig, folder: Path | None = None, on_round: OnRound | None 
         return RunResult(config, simulation.run(on_round))
     files = RunFolder(folder)
     header = {"config": config.to_dict(), "version": __version__}
+    if simulation.history.notes:
+        header["notes"] = simulation.history.notes
     with contextlib.closing(Journal.create(files.journal, header)) as journal:
         write_durably(files.config, config.toml().encode())
         write_durably(files.versions, json.dumps(versions(), indent=2).encode())

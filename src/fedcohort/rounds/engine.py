@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,6 +92,7 @@ class RoundEngine:
         self.refused: Counter[str] = Counter()  # reason codes of everything that was not accepted
         self.ended = ""  # why the last round ended
         self.open_round: OpenRound | None = None
+        self.stops: Callable[[float], bool] = lambda score: False  # whether a round of this score is the last one
         self._again = False  # the open round's cohort is one that an earlier process had asked
 
     def round(self, *, last: bool = False) -> dict[str, Any]:
@@ -146,6 +148,7 @@ class RoundEngine:
         landed.signals.update(server_signals(self._needs, landed, self._base(landed, before), self.backend))
         self._learn(landed, fates, rnd.timed_out)
         score, measured = self.backend.evaluate(rnd.work.index, self.model, last=last)
+        last = last or self.stops(score)
         result = RoundResult(
             index=rnd.work.index,
             clients=landed.cohort.clients,

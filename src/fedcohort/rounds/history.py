@@ -33,6 +33,8 @@ class History:
     rows: list[dict[str, Any]] = field(default_factory=list)
     cohorts: list[Index] = field(default_factory=list)
     reasons: list[dict[int, str]] = field(default_factory=list)
+    ended: str = ""  # why the run ended; empty while it is going
+    notes: list[str] = field(default_factory=list)  # what a person must know besides the numbers
 
     def append(self, row: dict[str, Any], cohort: Index, reasons: Mapping[int, str]) -> None:
         """One more round."""
@@ -105,9 +107,14 @@ def read_history(journal: JournalReader, population: int | None = None, upto: in
     Without `population` it is what the first cohort was chosen from.
     """
     history = History(population or 0)
+    history.notes += journal.header.get("notes", [])
     for record in journal.records():
         if record.kind == "ask" and population is None:
             population = history.population = int(record.unpack()[1]["population"])
+        if record.kind == "close":
+            meta = record.unpack()[1]
+            history.ended = str(meta.get("ended", ""))
+            history.notes += meta.get("notes", []) if upto is None else []
         if record.kind != "tell":
             continue
         if upto is not None and record.round >= upto:

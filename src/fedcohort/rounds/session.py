@@ -152,11 +152,11 @@ class Session:
         self._asked, self._out = None, np.setdiff1d(self._out, result.clients)
         self.index += 1
 
-    def close(self) -> None:
-        """No more rounds. The journal says so; it stays readable."""
+    def close(self, more: Mapping[str, Any] | None = None) -> None:
+        """No more rounds. The journal says so, with whatever `more` is to be known; it stays readable."""
         if not self._closed:
             if self._asked is None:
-                self._write("close", {}, {"rounds": self.index})
+                self._write("close", {}, {"rounds": self.index, **(more or {})})
             self._closed = True
 
     def state_dict(self) -> Arrays:

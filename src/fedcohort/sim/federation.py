@@ -10,7 +10,7 @@ until their virtual arrival; the bytes of a reply are counted when it is sent ou
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,6 +87,7 @@ class Federation:
         self._doomed: dict[int, str] = {}  # asynchronous: lost, and noticed at their deadline only
         self._sent: _Sent | None = None
         self._bill = _Bill()
+        self.stops: Callable[[float], bool] = lambda score: False  # whether a round of this score is the last one
 
     # -- what the engine may know ----------------------------------------------------------------------------------
 
@@ -222,7 +223,7 @@ class Federation:
     def evaluate(self, index: int, model: Model, *, last: bool) -> tuple[float, dict[str, Any]]:
         """Accuracy on validation data, and everything on test data every so many rounds."""
         score = float(self.task.evaluate(model, "validation").get("accuracy", math.nan))
-        due = last or index % self.settings.evaluate_every == 0
+        due = last or index % self.settings.evaluate_every == 0 or self.stops(score)
         return score, {k: float(v) for k, v in (self.task.evaluate(model, "test") if due else {}).items()}
 
     def describe(self, result: RoundResult) -> dict[str, Any]:

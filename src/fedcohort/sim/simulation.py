@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from fedcohort.core.rng import generator
-from fedcohort.errors import check
+from fedcohort.errors import RunWarning, check
 from fedcohort.protocols import Method, Selector, Task, World
 from fedcohort.rounds.engine import RoundEngine
 from fedcohort.rounds.history import History
 from fedcohort.rounds.over_selection import OverSelection
 from fedcohort.rounds.recovery import Recovery
+from fedcohort.rounds.run_notes import findings
 from fedcohort.rounds.session import Session
 from fedcohort.rounds.validation import Limits
 from fedcohort.sim.federation import Federation
 from fedcohort.sim.run_settings import RunSettings
+from fedcohort.sim.stopping import Stopping
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.snapshots import Snapshots
 from fedcohort.types import Model
@@ -60,6 +65,8 @@ class Simulation:
             task.initial(generator(settings.seed, "model")),
             limits=Limits(max_norm=settings.max_norm),
         )
+        self.stopping = Stopping(settings.stop_at, settings.patience)
+        self.engine.stops = self.federation.stops = self._stops
         self.attach(journal, snapshots)
 
     def attach(self, journal: Journal | None, snapshots: Snapshots | None) -> None:
@@ -84,13 +91,33 @@ class Simulation:
         for row in self.steps():
             if on_round is not None:
                 on_round(row)
-        self.session.close()
+        self._conclude()
         return self.history
 
     def steps(self) -> Iterator[dict[str, Any]]:
         """One round after the other; yields the round's numbers."""
-        while self.session.index < self.settings.rounds:
+        while self.session.index < self.settings.rounds and not self._reason():
             yield self.engine.round(last=self.session.index + 1 == self.settings.rounds)
+
+    def _reason(self, *more: float) -> str:
+        """Why the run ends early, if it does; with `more`, after a round of this score."""
+        return self.stopping.reason([*self.history.column("score"), *more])
+
+    def _stops(self, score: float) -> bool:
+        return bool(self._reason(score))
+
+    def _conclude(self) -> None:
+        """Say why the run has ended and what is wrong with it, in the history and in the journal."""
+        history, settings = self.history, self.settings
+        history.ended = self._reason() or f"all {settings.rounds} rounds were run"
+        before = self.task.evaluate(self.task.initial(generator(settings.seed, "model")), "test")
+        found = findings(history, settings, before, self.model)
+        if (settings.stop_at or settings.patience) and not np.isfinite(history.column("score")).any():
+            found.append("stop_at and patience had no effect: this task measures no validation accuracy.")
+        history.notes += found
+        for text in found:
+            warnings.warn(text, RunWarning, stacklevel=3)
+        self.session.close({"ended": history.ended, **({"notes": found} if found else {})})
 
     def resume(self) -> int:
         """Go back to the newest snapshot; the round to continue with (0: from the start)."""
