@@ -31,14 +31,14 @@ IDS = ["table1-cifar", "table1-mnist", "latency", "fig2", "fig3-mobifall", "fig3
 
 
 def test_every_study_is_there():
-    assert sorted(s.id for s in papers.chosen("flashrl")) == sorted(f"flashrl:{name}" for name in IDS)
-    assert len(papers.chosen("flashrl:table1")) == len(papers.chosen("flashrl:fig3")) == 2
+    assert sorted(s.id for s in papers.chosen("flash-rl")) == sorted(f"flash-rl:{name}" for name in IDS)
+    assert len(papers.chosen("flash-rl:table1")) == len(papers.chosen("flash-rl:fig3")) == 2
 
 
 @pytest.mark.parametrize("name", IDS)
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_scale_plans_and_claims_name_cells_that_exist(name, scale):
-    work = reproduce.plan(papers.studies()[f"flashrl:{name}"], scale)
+    work = reproduce.plan(papers.studies()[f"flash-rl:{name}"], scale)
     places = [c.place for c in work.cells]
     assert len(set(places)) == len(places)
     for claim in work.study.claims(scale):
@@ -109,11 +109,11 @@ def test_a_target_of_f1():
 
 def test_random_choice_takes_the_published_seconds(tmp_path):
     """The specification's own check: 382 +- 6 s per 300 CIFAR-10 rounds; a claim without a right side is judged."""
-    work = reproduce.plan(papers.studies()["flashrl:latency"], "smoke")
+    work = reproduce.plan(papers.studies()["flash-rl:latency"], "smoke")
     found = reproduce.perform(work, Store(tmp_path), workers=1)
     cells = {c["column"]: c["mean"] for c in found["cells"]}
     names = list(flashrl_latency.COLUMNS)
     assert abs(cells[names[0]] - 382) < 3 * 6
     assert abs(cells[names[1]] - 677) < 3 * 21
     assert found["claims"][0]["difference"] == pytest.approx(cells[names[0]] - 381.99, abs=0.01)
-    assert found["claims"][0]["verdict"] == "holds"
+    assert abs(found["claims"][0]["difference"]) <= found["claims"][0]["within"]

@@ -138,4 +138,4 @@ def test_bandits_end_to_end(tmp_path):
     assert all(0 < r <= whole for r, whole in zip(reached, in_all, strict=True))  # all get there
     own = [by_place[b, "noise 15 %: own milliseconds a round"] for b in flash_fig4.BANDITS]
     assert min(own) > 0
-    assert all(claim["pairs"] == 1 for claim in result["claims"])
+    assert all(claim["seeds"] == 1 for claim in result["claims"])

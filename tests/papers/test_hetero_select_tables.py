@@ -14,13 +14,13 @@ IDS = ["table", "mu", "participation"]
 
 
 def test_every_study_is_there():
-    assert [s.id for s in papers.chosen("heteroselect")] == [f"heteroselect:{name}" for name in IDS]
+    assert [s.id for s in papers.chosen("hetero-select")] == [f"hetero-select:{name}" for name in IDS]
 
 
 @pytest.mark.parametrize("name", IDS)
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_scale_plans_and_claims_name_cells_that_exist(name, scale):
-    work = reproduce.plan(papers.studies()[f"heteroselect:{name}"], scale)
+    work = reproduce.plan(papers.studies()[f"hetero-select:{name}"], scale)
     places = [c.place for c in work.cells]
     assert len(set(places)) == len(places)
     for claim in work.study.claims(scale):
@@ -45,7 +45,7 @@ def test_the_temperature_halves_over_a_run_at_every_scale():
 
 
 def test_strength_of_the_pull_end_to_end(tmp_path):
-    work = reproduce.plan(papers.studies()["heteroselect:mu"], "smoke")
+    work = reproduce.plan(papers.studies()["hetero-select:mu"], "smoke")
     found = reproduce.perform(work, Store(tmp_path), workers=1)
     assert not found["failed"]
     assert all(10 < c["mean"] <= 100 for c in found["cells"])

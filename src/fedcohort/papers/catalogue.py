@@ -54,10 +54,10 @@ def chosen(what: str) -> Sequence[Study]:
     >>> [study.id for study in chosen("flash:table1")]
     ['flash:table1-noniid', 'flash:table1-noise', 'flash:table1-both']
     """
-    known = studies()
+    known, what = studies(), what.lower()
     if what == ALL:
         return list(known.values())
-    named = [s for s in known.values() if what in (s.id, s.paper) or s.id.startswith(f"{what}-")]
+    named = [s for s in known.values() if what in (s.id, s.paper) or (":" in what and s.id.startswith(f"{what}-"))]
     if not named:
         papers = {s.paper for s in known.values()}
         raise UnknownName.among("paper or table", what, [*sorted(papers), *known, ALL])

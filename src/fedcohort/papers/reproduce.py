@@ -25,19 +25,12 @@ from fedcohort.experiment.runner import Event, OnEvent
 from fedcohort.experiment.runs import versions
 from fedcohort.experiment.store import Store, identity
 from fedcohort.experiment.sweep import run_all
-from fedcohort.papers.study import SCALES, Cell, Claim, Place, Study, Value
+from fedcohort.papers.study import SCALES, Cell, Place, Study, Value
+from fedcohort.papers.verdicts import judge, values_of
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
 from fedcohort.storage.snapshots import write_durably
 
 RESULTS = Path("results")
-HOLDS, HOLDS_NOISE, FAILS_NOISE, FAILS, UNKNOWN = (
-    "holds",
-    "holds, inside the noise",
-    "does not hold, inside the noise",
-    "does not hold",
-    "not measured",
-)
-ONE_SEED = "one pair, nothing to say about noise"
 _MAKERS: dict[str, Callable[[str], Any]] = {
     "selector": make_selector,
     "method": make_method,
@@ -98,7 +91,7 @@ def result(work: StudyWork, store: Store) -> dict[str, Any]:
     """The table as plain values, from runs that the store has; a run that failed leaves its cells empty."""
     values = _Values(work, store)
     study, scale = work.study, work.scale
-    return {
+    found = {
         "study": study.id,
         "title": study.title,
         "scale": scale,
@@ -107,11 +100,12 @@ def result(work: StudyWork, store: Store) -> dict[str, Any]:
         "versions": versions() | {"cores": str(os.cpu_count())},
         "average": study.average,
         "cells": [_cell(work, cell, values.of(cell.place)) for cell in work.cells],
-        "claims": [judge(claim, work, values) for claim in study.claims(scale)],
+        "claims": [],
         "departures": list(study.departures.get(scale, ())),
         "notes": list(study.notes) if scale == "laptop" else [],
         "failed": dict(work.errors),
     }
+    return found | {"claims": judged(found, study)}
 
 
 class _Values:
@@ -147,7 +141,7 @@ class _Values:
 
 def _cell(work: StudyWork, cell: Cell, values: Mapping[int, Value]) -> dict[str, Any]:
     known = [v for v in values.values() if v is not None]
-    low, high = paired.interval(known) if len(known) > 1 else (None, None)
+    low, high = paired.spread(known) if len(known) > 1 else (None, None)
     first = work.configs[cell.place, work.seeds[0]]
     return {
         "row": cell.row,
@@ -166,68 +160,12 @@ def _cell(work: StudyWork, cell: Cell, values: Mapping[int, Value]) -> dict[str,
     }
 
 
-def judge(claim: Claim, work: StudyWork, values: _Values) -> dict[str, Any]:
-    """Whether a claim holds here: paired differences over places and seeds, their interval, and a verdict in words."""
-    better = next(c for c in work.cells if c.place == claim.left[0]).quantity.better
-    pairs = _pairs(claim, work, values)
-    both = np.array([a - b for a, b in pairs if a is not None and b is not None], np.float64)
-    wins = sum(a is not None and (b is None or better * (a - b) > 0) for a, b in pairs)
-    losses = sum(b is not None and (a is None or better * (a - b) < 0) for a, b in pairs)
-    low, high = paired.interval(both) if both.size > 1 else (None, None)
-    mean = float(both.mean()) if both.size else None
-    one_sided = both.size < len(pairs)  # some have no value: only wins and losses can be counted
-    verdict = _verdict(claim, better, mean, (low, high), (wins, losses), one_sided)
-    return {
-        "words": claim.words,
-        "published": claim.published,
-        "margin": claim.margin,
-        "within": claim.within,
-        "difference": mean,
-        "low": low,
-        "high": high,
-        "pairs": len(pairs),
-        "wins": wins,
-        "losses": losses,
-        "verdict": verdict,
-    }
-
-
-def _pairs(claim: Claim, work: StudyWork, values: _Values) -> list[tuple[Value, Value]]:
-    """Left and right, place by place and seed by seed; without a right side, left and what was published there."""
-    if not claim.right:
-        known = {c.place: c.published for c in work.cells}
-        return [(value, known[place]) for place in claim.left for value in values.of(place).values()]
-    return [
-        (values.of(left)[seed], values.of(right)[seed])
-        for left, right in zip(claim.left, claim.right, strict=True)
-        for seed in work.seeds
-        if seed in values.of(left) and seed in values.of(right)
-    ]
-
-
-def _verdict(
-    claim: Claim,
-    better: int,
-    mean: Value,
-    interval: tuple[Value, Value],
-    score: tuple[int, int],
-    one_sided: bool,
-) -> str:
-    wins, losses = score
-    if mean is None and not wins + losses:
-        return UNKNOWN
-    if claim.within is not None:
-        return UNKNOWN if mean is None else HOLDS if abs(mean) <= claim.within else FAILS
-    if one_sided or mean is None:
-        sure = paired.sign_test(wins, losses) < 0.05
-        return (HOLDS if sure else HOLDS_NOISE) if wins > losses else (FAILS if sure else FAILS_NOISE)
-    gain = better * mean - claim.margin
-    if interval[0] is None or interval[1] is None:
-        return f"{HOLDS if gain > 0 else FAILS} ({ONE_SEED})"
-    ends = sorted(better * end - claim.margin for end in (interval[0], interval[1]))
-    if gain > 0:
-        return HOLDS if ends[0] > 0 else HOLDS_NOISE
-    return FAILS if ends[1] < 0 else FAILS_NOISE
+def judged(found: Mapping[str, Any], study: Study) -> list[dict[str, Any]]:
+    """The verdicts on a result that was written down."""
+    cells = study.cells(found["scale"])
+    better = {cell.place: cell.quantity.better for cell in cells}
+    claims = study.claims(found["scale"])
+    return judge(claims, values_of(found), better, {cell.place: cell.published for cell in cells})
 
 
 def file_of(study: str, scale: str, folder: Path = RESULTS) -> Path:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedcohort.papers.reproduce import FAILS, HOLDS, UNKNOWN, rows_and_columns
+from fedcohort.experiment.metrics.paired import spread_name
+from fedcohort.papers.reproduce import rows_and_columns
+from fedcohort.papers.verdicts import FAILS, HOLDS, LEAST_SEEDS, NOISE, UNDECIDED
 
 INTRO = """# The papers' tables, reproduced
 
-Each cell is **ours** (mean over seeds, ± half the width of its 95 % bootstrap interval) and, after the stroke, the
-published number. The scale is `laptop`: smaller networks, fewer samples and fewer rounds than the papers, as listed
-under each table, so absolute numbers are not comparable; what is checked are orderings and differences. A claim *holds*
-when the interval of its paired difference leaves zero out, and is *inside the noise* otherwise.
+Each cell is **ours** (mean over seeds; in brackets their range, from five seeds on the 95 % bootstrap interval) and,
+after the stroke, the published number. The scale is `laptop`: smaller networks, fewer samples and fewer rounds than the
+papers, as listed under each table, so absolute numbers are not comparable; what is checked are orderings and
+differences. Claims are judged by the rule of `fedcohort compare`: differences are averaged over columns within each
+seed, and a claim *holds* or *does not hold* when the interval over seeds leaves zero out and the exact Wilcoxon test,
+corrected for the claims of the table (Holm), says so too. With fewer than six seeds, or too few for so many claims, it
+is *undecided*.
 
 Made by `fedcohort reproduce all --scale laptop` with the data, configurations and digests of every run in
 `results/*-laptop.json`; this page by `fedcohort reproduce --page docs/papers.md`.
@@ -46,7 +51,7 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 
 def cell_text(cell: Mapping[str, Any]) -> str:
-    """ "61.3 ± 1.2 / 64.8": ours, the half-width of its interval, and the published number."""
+    """ "61.3 [60.9, 61.9] / 64.8": ours, its range or interval, and the published number."""
     digits = int(cell["digits"])
     known = [v for v in cell["values"].values() if v is not None]
     if cell["mean"] is None:
@@ -54,7 +59,7 @@ def cell_text(cell: Mapping[str, Any]) -> str:
     else:
         ours = f"**{cell['mean']:.{digits}f}**"
         if cell["low"] is not None and len(known) > 1:
-            ours += f" ± {(cell['high'] - cell['low']) / 2:.{digits}f}"
+            ours += f" [{cell['low']:.{digits}f}, {cell['high']:.{digits}f}]"
         if len(known) < len(cell["values"]):
             ours += f" ({len(known)} of {len(cell['values'])})"
     return ours if cell["published"] is None else f"{ours} / {cell['published']:g}"
@@ -86,8 +91,9 @@ def _average(cells: Sequence[Mapping[str, Any]]) -> str:
 def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     if not claims:
         return []
+    name = spread_name(max(claim["seeds"] for claim in claims)) or "one seed"
     lines = [
-        "| the paper's claim | published difference | ours (95 % interval) | pairs won-lost | |",
+        f"| the paper's claim | published difference | ours ({name}) | seeds won-lost | |",
         "|---|---|---|---|---|",
     ]
     for claim in claims:
@@ -95,25 +101,21 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
         ours = "" if claim["difference"] is None else f"{claim['difference']:+.2f}"
         if claim["low"] is not None:
             ours += f" ({claim['low']:+.2f} to {claim['high']:+.2f})"
-        score = f"{claim['wins']}-{claim['losses']} of {claim['pairs']}"
+        score = f"{claim['wins']}-{claim['losses']} of {claim['seeds']}"
         lines.append(f"| {claim['words']} | {published} | {ours} | {score} | **{claim['verdict']}** |")
     return lines
 
 
 def _summary(results: Sequence[Mapping[str, Any]]) -> str:
-    lines = [
-        "| table | claims | hold | hold, inside the noise | do not hold, inside the noise | do not hold |",
-        "|---" * 6 + "|",
-    ]
+    heads = {
+        HOLDS: "hold",
+        FAILS: "do not hold",
+        NOISE: "inside the noise",
+        UNDECIDED: f"undecided (under {LEAST_SEEDS} seeds)",
+    }
+    lines = ["| table | seeds | claims | " + " | ".join(heads.values()) + " |", "|---" * (len(heads) + 3) + "|"]
     for result in results:
-        verdicts = [c["verdict"] for c in result["claims"] if c["verdict"] != UNKNOWN]
-        noise = [v for v in verdicts if "inside the noise" in v]
-        sure = [v for v in verdicts if v not in noise]
-        counts = [
-            sum(v.startswith(HOLDS) for v in sure),
-            sum(v.startswith(HOLDS) for v in noise),
-            sum(v.startswith(FAILS) for v in noise),
-            sum(v.startswith(FAILS) for v in sure),
-        ]
-        lines.append(f"| {result['title']} | {len(result['claims'])} | " + " | ".join(map(str, counts)) + " |")
+        verdicts = [claim["verdict"] for claim in result["claims"]]
+        counts = [str(verdicts.count(verdict)) for verdict in heads]
+        lines.append(f"| {result['title']} | {len(result['seeds'])} | {len(verdicts)} | " + " | ".join(counts) + " |")
     return "\n".join(lines) + "\n"

@@ -81,7 +81,7 @@ _TARGET = (
 )
 STUDIES = (
     Study(
-        "flashrl:fig2",
+        "flash-rl:fig2",
         "FLASH-RL, Fig. 2: rounds and seconds to the target accuracy, CIFAR-10",
         cells,
         claims,

@@ -171,10 +171,10 @@ def _of_har(scale: str) -> Sequence[str]:
 
 STUDIES = (
     _study(
-        "flashrl:fig3-mobifall",
+        "flash-rl:fig3-mobifall",
         "FLASH-RL, Fig. 3: fall detection, F1, rounds to the target and time of a round (MobiFall)",
         MOBIFALL,
         _of_mobifall,
     ),
-    _study("flashrl:fig3-har", "FLASH-RL, Fig. 3 on activities (HAR): the same, with mean F1", HAR, _of_har),
+    _study("flash-rl:fig3-har", "FLASH-RL, Fig. 3 on activities (HAR): the same, with mean F1", HAR, _of_har),
 )

@@ -72,7 +72,7 @@ _SAID = (
 )
 STUDIES = (
     Study(
-        "flashrl:latency",
+        "flash-rl:latency",
         "FLASH-RL, Table I: total latency of random choice",
         cells,
         claims,

@@ -124,7 +124,7 @@ def claims_mnist(scale: str) -> Sequence[Claim]:
 
 def _study(block: str, data: str, claims: Callable[[str], Sequence[Claim]], notes: Sequence[str]) -> Study:
     title = f"FLASH-RL, Table I, {data}: accuracy and total latency"
-    return Study(f"flashrl:table1-{block}", title, partial(cells, data), claims, SEEDS, DEPARTURES, notes)
+    return Study(f"flash-rl:table1-{block}", title, partial(cells, data), claims, SEEDS, DEPARTURES, notes)
 
 
 _HALF_RISES = (

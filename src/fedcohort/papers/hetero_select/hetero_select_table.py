@@ -106,7 +106,7 @@ _EXPLORATIVE = "explorative is read as tau0 = 2 (the summary names 1 to 2) with 
 _EVERYBODY = "at 100 % both rows show the same run"
 STUDIES = (
     Study(
-        "heteroselect:table",
+        "hetero-select:table",
         "HeteRo-Select: peak, final and stable accuracy, and stability drop",
         table_cells,
         table_claims,
@@ -122,7 +122,7 @@ STUDIES = (
         ),
     ),
     Study(
-        "heteroselect:mu",
+        "hetero-select:mu",
         "HeteRo-Select: strength of FedProx (peak accuracy, %)",
         mu_cells,
         mu_claims,
@@ -134,7 +134,7 @@ STUDIES = (
         ),
     ),
     Study(
-        "heteroselect:participation",
+        "hetero-select:participation",
         "HeteRo-Select: share of clients asked (stable accuracy, %)",
         participation_cells,
         participation_claims,

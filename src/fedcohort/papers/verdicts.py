@@ -1,0 +1,102 @@
+"""Whether a paper's claims hold here, by the rule of `fedcohort compare`: paired by seed, and seeds only.
+
+The differences of a claim are averaged over its places (methods, levels, columns) within each seed: places of one seed
+share their world and random draws, so they are not independent. A claim is decided when it has at least six seeds, the
+bootstrap interval over seeds leaves the margin out, and the exact Wilcoxon test says so after Holm's correction for the
+claims of the same study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedcohort.experiment.metrics import paired
+from fedcohort.papers.study import Claim, Place, Value
+
+HOLDS, FAILS, NOISE, UNDECIDED, UNKNOWN = "holds", "does not hold", "inside the noise", "undecided", "not measured"
+LEAST_SEEDS = 6  # the fewest pairs with which a two-sided test can reach 0.05
+ALPHA = 0.05
+Values = Mapping[Place, Mapping[int, Value]]  # by place and seed; None: not reached
+
+
+def judge(
+    claims: Sequence[Claim], values: Values, better: Mapping[Place, int], published: Mapping[Place, Value]
+) -> list[dict[str, Any]]:
+    """What was found for every claim of a study, with a verdict in words."""
+    found = [_measured(claim, values, better[claim.left[0]], published) for claim in claims]
+    tested = [row for row in found if row["p"] is not None]
+    for row, adjusted in zip(tested, paired.holm([row["p"] for row in tested]), strict=True):
+        row["adjusted"] = float(adjusted)
+    for claim, row in zip(claims, found, strict=True):
+        row["verdict"] = _verdict(claim, row, better[claim.left[0]], len(tested))
+    return found
+
+
+def values_of(result: Mapping[str, Any]) -> Values:
+    """The values of a result that was written down."""
+    return {(c["row"], c["column"]): {int(s): v for s, v in c["values"].items()} for c in result["cells"]}
+
+
+def _measured(claim: Claim, values: Values, better: int, published: Mapping[Place, Value]) -> dict[str, Any]:
+    by_seed = _pairs(claim, values, published)
+    whole = {s: pairs for s, pairs in by_seed.items() if all(a is not None and b is not None for a, b in pairs)}
+    d = np.array([np.mean([a - b for a, b in pairs]) for pairs in whole.values()], np.float64)  # type: ignore[operator]
+    signs = [_sign(pairs, better, claim.margin) for pairs in by_seed.values()]
+    wins, losses = signs.count(1), signs.count(-1)
+    low, high = paired.spread(d) if d.size > 1 else (None, None)
+    return {
+        "words": claim.words,
+        "published": claim.published,
+        "margin": claim.margin,
+        "within": claim.within,
+        "difference": float(d.mean()) if d.size else None,
+        "low": low,
+        "high": high,
+        "seeds": len(by_seed),
+        "wins": wins,
+        "losses": losses,
+        "p": _p(better * d - claim.margin, wins, losses, complete=len(whole) == len(by_seed)) if by_seed else None,
+        "adjusted": None,
+    }
+
+
+def _pairs(claim: Claim, values: Values, published: Mapping[Place, Value]) -> dict[int, list[tuple[Value, Value]]]:
+    """By seed, left and right at every place; without a right side, left and what was published there."""
+    sides = [values[place] for place in (*claim.left, *claim.right)]
+    seeds = sorted(set.intersection(*(set(side) for side in sides)))
+    if not claim.right:
+        return {s: [(values[place][s], published[place]) for place in claim.left] for s in seeds}
+    both = list(zip(claim.left, claim.right, strict=True))
+    return {s: [(values[left][s], values[right][s]) for left, right in both] for s in seeds}
+
+
+def _sign(pairs: Sequence[tuple[Value, Value]], better: int, margin: float) -> int:
+    """1 where the left side wins this seed, -1 where it loses; what is not reached loses to what is."""
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if len(known) == len(pairs):
+        return int(np.sign(np.mean([better * (a - b) - margin for a, b in known])))
+    return int(np.sign(sum((a is not None) - (b is not None) for a, b in pairs)))
+
+
+def _p(gains: np.ndarray[Any, np.dtype[np.float64]], wins: int, losses: int, *, complete: bool) -> float:
+    return paired.wilcoxon(gains) if complete else paired.sign_test(wins, losses)
+
+
+def _verdict(claim: Claim, row: Mapping[str, Any], better: int, tests: int) -> str:
+    seeds, low, high = row["seeds"], row["low"], row["high"]
+    if not seeds:
+        return UNKNOWN
+    if seeds < LEAST_SEEDS:
+        return UNDECIDED
+    if claim.within is not None:
+        inside, outside = max(abs(low), abs(high)) <= claim.within, low > claim.within or high < -claim.within
+        return HOLDS if inside else FAILS if outside else NOISE
+    if paired.least_p(seeds) * tests > ALPHA and row["p"] == paired.least_p(seeds):
+        return UNDECIDED  # as clear as so many seeds can be, and not enough for so many claims
+    ends = (row["wins"] - row["losses"],) if low is None else tuple(better * end - claim.margin for end in (low, high))
+    if row["adjusted"] >= ALPHA or min(ends) <= 0 <= max(ends):
+        return NOISE
+    return HOLDS if min(ends) > 0 else FAILS

@@ -1,0 +1,100 @@
+"""How claims are judged: by seed, by the rule of `compare`, and undecided where seeds are few."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedcohort import papers
+from fedcohort.papers import reproduce
+from fedcohort.papers.study import Claim
+from fedcohort.papers.verdicts import FAILS, HOLDS, NOISE, UNDECIDED, UNKNOWN, judge
+
+RESULTS = sorted((Path(__file__).parents[2] / "results").glob("*-*-laptop.json"))
+SIX = (5.0, 6.0, 7.0, 8.0, 9.0, 10.5)
+
+
+def by_seed(*values):
+    return dict(enumerate(values))
+
+
+def one(left, right, *, better=1, others=0, **claim):
+    """The verdict on "a beats b"; `others` are further claims of the study."""
+    a, b = ("a", "x"), ("b", "x")
+    claims = [Claim("a beats b", (a,), (b,), **claim)] * (1 + others)
+    return judge(claims, {a: left, b: right}, {a: better}, {})[0]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "verdict"),
+    [
+        (by_seed(*SIX), by_seed(1, 2, 3, 4, 5, 6), HOLDS),  # 2 / 2^6 = 0.031
+        (by_seed(1, 2, 3, 4, 5, 6), by_seed(*SIX), FAILS),
+        (by_seed(5, 1, 7, 2, 6, 3), by_seed(4, 3, 5, 4, 4, 4), NOISE),
+        (by_seed(5, 6, 7, 8, 9), by_seed(1, 2, 3, 4, 5), UNDECIDED),
+        (by_seed(5), by_seed(1), UNDECIDED),
+        ({}, by_seed(1), UNKNOWN),
+    ],
+)
+def test_verdicts(left, right, verdict):
+    assert one(left, right)["verdict"] == verdict
+
+
+def test_several_claims_need_more_seeds():
+    """Six seeds give 0.031 at best: not enough for two claims, nine seeds are (2 / 2^9 = 0.004)."""
+    assert one(by_seed(*SIX), by_seed(1, 2, 3, 4, 5, 6), others=1)["verdict"] == UNDECIDED
+    nine = by_seed(*(float(v) for v in np.arange(9) * 1.1 + 3)), by_seed(*range(9))
+    assert one(*nine, others=1)["verdict"] == HOLDS
+    assert one(*nine, others=1)["adjusted"] == pytest.approx(2 * 2 / 2**9)
+
+
+def test_columns_of_a_seed_are_one_piece_of_evidence():
+    """Seven columns that all say the same in three seeds are three pairs, not twenty-one."""
+    places = [("a", str(c)) for c in range(7)], [("b", str(c)) for c in range(7)]
+    values = {p: by_seed(5, 6, 7) for p in places[0]} | {p: by_seed(1, 2, 3.5) for p in places[1]}
+    claim = Claim("a beats b", tuple(places[0]), tuple(places[1]))
+    found = judge([claim], values, dict.fromkeys(places[0], 1), {})[0]
+    assert (found["seeds"], found["wins"], found["verdict"]) == (3, 3, UNDECIDED)
+    assert (found["low"], found["high"]) == (3.5, 4.0)  # the range: three seeds have no interval
+
+
+def test_lower_is_better_where_it_is():
+    assert one(by_seed(*SIX), by_seed(1, 2, 3, 4, 5, 6), better=-1)["verdict"] == FAILS
+    assert one(by_seed(1, 2, 3, 4, 5, 6), by_seed(*SIX), better=-1)["verdict"] == HOLDS
+
+
+def test_a_margin_must_be_passed_and_equality_kept():
+    left, right = by_seed(5, 6.1, 7.2, 8.3, 9.4, 10.5), by_seed(4, 5, 6, 7, 8, 9)  # 1 to 1.5 apart
+    assert one(left, right, margin=2.0)["verdict"] == FAILS
+    assert one(left, right, within=2.0)["verdict"] == HOLDS
+    assert one(left, right, within=1.25)["verdict"] == NOISE
+    assert one(left, right, within=0.5)["verdict"] == FAILS
+
+
+def test_never_counts_as_a_defeat_and_enters_no_mean():
+    found = one(by_seed(10, 20), by_seed(None, 30), better=-1)
+    assert (found["wins"], found["losses"], found["difference"]) == (2, 0, -10.0)
+    six = one(by_seed(*SIX), by_seed(None, None, None, 9, 10, 12), better=-1)
+    assert six["verdict"] == HOLDS  # 6 of 6: the sign test gives 0.031
+    assert six["p"] == pytest.approx(2 / 64)
+
+
+def test_against_what_was_published():
+    a = ("a", "x")
+    found = judge([Claim("as published", (a,), within=1.0)], {a: by_seed(*[382.0] * 6)}, {a: -1}, {a: 382.5})[0]
+    assert (found["difference"], found["verdict"]) == (-0.5, HOLDS)
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_committed_verdicts_are_those_of_the_rule(path):
+    found = json.loads(path.read_text())
+    assert json.loads(json.dumps(reproduce.judged(found, papers.studies()[found["study"]]))) == found["claims"]
+
+
+def test_papers_are_called_as_their_selectors_with_any_case():
+    assert [s.id for s in papers.chosen("FLASH-RL:latency")] == ["flash-rl:latency"]
+    assert {s.paper for s in papers.chosen("Hetero-Select")} == {"hetero-select"}
+    assert {s.paper for s in papers.chosen("flash")} == {"flash"}
