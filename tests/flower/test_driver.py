@@ -507,3 +507,36 @@ def test_an_older_node_comes_back_when_the_newer_one_is_gone():
     start(strategy, grid, rounds=6, evaluate_fn=between)
     assert [row["ok"] for row in strategy.history] == [3.0] * 6
     assert 1001 in strategy._backend.clients.node.values()
+
+
+class Unreadable(FakeGrid):
+    """Like Flower: what is handed out is confirmed first, and one reply that cannot be read fails the whole pull."""
+
+    def pull_messages(self, message_ids):
+        wanted = set(message_ids)
+        mine = [x for x in self.queue if x[0] <= self.now and x[2].metadata.reply_to_message_id in wanted]
+        self.queue = [x for x in self.queue if x not in mine]
+        if any(m.metadata.message_type == "train" and m.metadata.src_node_id == self.bad for _, _, m in mine):
+            raise ValueError("Error parsing message")
+        return [m for _, _, m in mine]
+
+
+def test_a_reply_that_flower_cannot_read_costs_its_sender_and_nobody_else():
+    grid = Unreadable([FakeClient(str(i)) for i in range(3)])
+    grid.bad = next(iter(grid.get_node_ids()))
+    strategy = make(grid)
+    start(strategy, grid, rounds=7)
+    first, *rest = [row for row in strategy.history if row["asked"]]
+    assert first["late"] == 3.0  # pulled together with it: lost until their messages expire
+    assert len(rest) >= 3
+    assert all(row["ok"] == 2.0 for row in rest)  # pulled one by one
+
+
+def test_a_lost_connection_is_not_taken_for_a_bad_reply():
+    class Cut(FakeGrid):
+        def pull_messages(self, message_ids):
+            raise ConnectionError("gone")
+
+    grid = Cut([FakeClient("0")])
+    with pytest.raises(ConnectionError, match="gone"):
+        start(make(grid), grid)

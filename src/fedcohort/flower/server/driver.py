@@ -3,10 +3,14 @@
 A message that got no reply in its round stays on the list until its time to live is over: a reply that comes after
 all is picked up by the next pull, whoever asks, and reported as late. Errors are attributed by the message they
 answer, never by their sender (those made by the SuperLink all come from node 1).
+
+A reply that Flower itself cannot read makes its whole pull fail. From then on replies are pulled one by one, so that
+such a sender has no reply and nobody else is touched.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +19,7 @@ from flwr.serverapp import Grid
 
 SUPERLINK = 1  # node id of the SuperLink, sender of errors that it makes itself
 GRACE = 5.0  # seconds beyond its time to live after which a message is forgotten
+log = logging.getLogger("flwr")  # what the ServerApp's log shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class Driver:
         self.sent: dict[str, Sent] = {}
         self.unsolicited = 0
         self.expired: list[Sent] = []  # never answered; whoever reads it empties it
+        self.one_by_one = False  # whether somebody sent what Flower cannot read
 
     def busy(self, slot: int) -> bool:
         """Whether this client still owes a reply to an earlier message."""
@@ -94,13 +100,34 @@ class Driver:
         if not self.sent:
             return []
         arrivals = []
-        for message in self.grid.pull_messages(sorted(self.sent)):
+        for message in self._pulled(sorted(self.sent)):
             sent = self.sent.pop(str(message.metadata.reply_to_message_id), None)
             if sent is None:  # nobody asked, or it was answered before
                 self.unsolicited += 1
             else:
                 arrivals.append(Arrival(sent, message, max(now - sent.at, 0.0)))
         return arrivals
+
+    def _pulled(self, names: list[str]) -> Iterable[Message]:
+        """What the network hands out for these messages, without replies that it cannot read itself."""
+        if not self.one_by_one:
+            try:
+                return self.grid.pull_messages(names)
+            except Exception as error:
+                if _of_the_network(error):
+                    raise
+                self.one_by_one = True
+                log.warning("a reply cannot be read by Flower (%s); they are pulled one by one", type(error).__name__)
+        found: list[Message] = []
+        for name in names:
+            try:
+                found.extend(self.grid.pull_messages([name]))
+            except Exception as error:
+                if _of_the_network(error):
+                    raise
+                node = self.sent[name].node
+                log.warning("the reply of node %d cannot be read by Flower (%s)", node, type(error).__name__)
+        return found
 
     def gather(
         self,
@@ -121,3 +148,8 @@ class Driver:
             if not waiting or enough() or remaining <= 0:
                 return
             self.sleep(min(self.poll, remaining))
+
+
+def _of_the_network(error: Exception) -> bool:
+    """Whether it was the connection to the SuperLink that failed, not what came over it."""
+    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in ("httpx", "httpcore", "grpc")
