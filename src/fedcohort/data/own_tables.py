@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedcohort.data.array_checks import plain_array, rule
 from fedcohort.data.dataset import Dataset
-from fedcohort.data.formats import reading
+from fedcohort.data.formats import damaged, reading
 from fedcohort.errors import DataError, MissingExtra, UnknownName
 from fedcohort.types import Array
 
@@ -107,8 +107,11 @@ def read_parquet(path: Path) -> Columns:
         from pyarrow import parquet  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
         return _columns(_pandas(path))
-    table = parquet.read_table(path)
-    return {c: table.column(c).to_numpy() for c in table.column_names}
+    try:
+        table = parquet.read_table(path)
+        return {c: table.column(c).to_numpy() for c in table.column_names}
+    except Exception as error:  # a damaged file makes pyarrow raise errors of every kind
+        raise damaged(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from None
 
 
 def _pandas(path: Path) -> Any:
@@ -177,7 +180,7 @@ def _check_classes(name: str, y: Array) -> None:
     rule(
         many <= MANY or many <= y.size // 2,
         f"column {name!r} as target",
-        f"it has {many:,} different values in {y.size:,} rows, so it is no class",
+        f"it has {many:,} different values in {y.size:,} rows: these are not classes",
         "cut it into classes, or choose another column",
     )
 
