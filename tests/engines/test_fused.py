@@ -265,12 +265,18 @@ def test_a_model_of_the_wrong_size_is_refused():
         FusedEngine(TINY, data).losses(Model(np.zeros(3, np.float32)), np.arange(2), "train", Objective())
 
 
-def test_kernels_come_from_disk_the_second_time():
-    """In a fresh process every entry is loaded from the cache: Numba counts hits, and no misses."""
+def test_kernels_are_compiled_once_per_machine_and_said_so(caplog):
+    """What this process compiled is on disk; a second engine says nothing, and a process of its own finds it there."""
+    data, model = setting(TINY)
+    FusedEngine(TINY, data).logits(model.params[None], data.x)
+    with caplog.at_level("WARNING", logger="fedcohort.engine"):
+        FusedEngine(TINY, data).logits(model.params[None], data.x)
+    assert "compiling" not in caplog.text
     code = (
-        "from fedcohort.engines.fused import local_training as c\n"
-        "for f in (c.train, c.gradient, c.evaluate, c.infer):\n"
-        "    s = f.stats; assert s.cache_hits and not s.cache_misses, (f, s)\n"
+        "from fedcohort.engines.fused import kernels as k, local_training as c\n"
+        "assert all(f.on_disk for f in (c.infer, k.take, k.conv_forward, k.linear_forward))\n"
+        "s = c.infer.made.stats; assert s.cache_hits and not s.cache_misses, s\n"
+        "assert 'made' not in vars(c.train)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=200, env=dict(os.environ))
 

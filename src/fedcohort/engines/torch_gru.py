@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from .fused import recurrent
+from .fused.blocks import panels
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -67,7 +68,16 @@ class _Layer(torch.autograd.Function):
         gates = np.empty(steps * samples * 3 * units, np.float32)
         inner = np.empty(steps * samples * units, np.float32)
         recurrent.run_forward(
-            recurrent.PANELS, _flat(given), _flat(weight.t()), _flat(bias), states, gates, inner, steps, samples, units
+            panels.address,
+            _flat(given),
+            _flat(weight.t()),
+            _flat(bias),
+            states,
+            gates,
+            inner,
+            steps,
+            samples,
+            units,
         )
         ctx.kept, ctx.weight, ctx.shape = (states, gates, inner), weight.detach(), (steps, samples, units)
         return torch.from_numpy(states[samples * units :].reshape(steps, samples, units))
@@ -80,7 +90,16 @@ class _Layer(torch.autograd.Function):
         given = np.empty(steps * samples * 3 * units, np.float32)
         weight, bias = np.empty(3 * units * units, np.float32), np.zeros(3 * units, np.float32)
         recurrent.run_backward(
-            recurrent.PANELS, _flat(above[0]), _flat(ctx.weight), *ctx.kept, given, weight, bias, steps, samples, units
+            panels.address,
+            _flat(above[0]),
+            _flat(ctx.weight),
+            *ctx.kept,
+            given,
+            weight,
+            bias,
+            steps,
+            samples,
+            units,
         )
         shaped = given.reshape(steps, samples, 3 * units), weight.reshape(3 * units, units), bias
         by_given, by_weight, by_bias = (torch.from_numpy(a) for a in shaped)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compile import kernel
+from .compile import kernel, part
 from .kernels import HOT, Bytes, Floats, Index, Table, fill, turn
 from .samples import turn8
+from .signatures import BACKWARD_OF
 from .vectors import LANES, call_panels, call_taps
 from .winners import compact_nonzero
 from .workspace import (
@@ -154,10 +155,10 @@ def sift(
         place[ends[o]], value[ends[o]] = 0, np.float32(0.0)
 
 
-@kernel
+@part(BACKWARD_OF)
 def conv_backward(
-    row: Table, after: Table, first: bool, ws: Floats, winners: Bytes, w: Floats, g: Floats, x: Floats, at: Index,
-    s: int,
+    row: Table, after: Table, first: bool, last: bool, ws: Floats, winners: Bytes, w: Floats, g: Floats, x: Floats,
+    at: Index, zero: Floats, add: bool, s: int,
 ) -> None:  # fmt: skip
     """Bias gradients into g, weight gradients into the taps, and the gradient by the input unless this stage is first.
 
@@ -195,10 +196,11 @@ def conv_backward(
                 call_taps(row[SCATTER], k, vectors, ws, row[SPREAD] + o * taps, ws, down, line, place, value, lo, n)
 
 
-@kernel
+@part(BACKWARD_OF)
 def linear_backward(
-    row: Table, after: Table, first: bool, last: bool, ws: Floats, w: Floats, g: Floats, zero: Floats, add: bool, s: int
-) -> None:
+    row: Table, after: Table, first: bool, last: bool, ws: Floats, winners: Bytes, w: Floats, g: Floats, x: Floats,
+    at: Index, zero: Floats, add: bool, s: int,
+) -> None:  # fmt: skip
     """Gradients of a fully connected layer; the ReLU's mask is where the output is not positive.
 
     The gradient by its output lies as [feature][sample] behind the last layer, else as [sample][feature], and so does
@@ -233,28 +235,6 @@ def linear_backward(
             s, ws, row[GRAD] + f, ci, ws, up, by_sample, 0, 0, by_output,
             w, row[WEIGHT] + f, 0, 0, ci, 1, 1, co, zero, 0, 0, 0, min(block, ci - f),
         )  # fmt: skip
-
-
-@kernel
-def backward(
-    table: Table,
-    ws: Floats,
-    winners: Bytes,
-    w: Floats,
-    g: Floats,
-    x: Floats,
-    at: Index,
-    zero: Floats,
-    add: bool,
-    s: int,
-) -> None:
-    """From the gradient by the logits to g, which is added to if `add`; taps keep their own order."""
-    end = table.shape[0] - 2
-    for i in range(end, -1, -1):
-        if table[i, CONV]:
-            conv_backward(table[i], table[i + 1], i == 0, ws, winners, w, g, x, at, s)
-        else:
-            linear_backward(table[i], table[i + 1], i == 0, i == end, ws, w, g, zero, add, s)
 
 
 @kernel

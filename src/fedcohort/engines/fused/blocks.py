@@ -1,8 +1,4 @@
-"""Micro-kernels put together for any number of rows and taps, compiled once and called by address.
-
-Numba links what a function calls into it and optimises it again, at every level. These hold most of the code, so
-they are C functions of their own: compiling the engine takes seconds instead of a minute.
-"""
+"""Micro-kernels put together for any number of rows and taps, compiled once and called by address."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from typing import Any
 
 from numba import types
 
-from .compile import c_function, kernel
+from .compile import kernel, part
 from .vectors import LANES, panel1, panel2, panel3, panel4
 from .winners import gather, spread
 
@@ -19,7 +15,7 @@ _PANELS = types.void(_N, _P, _N, _N, _P, *[_N] * 5, _P, *[_N] * 7, _P, *[_N] * 4
 _TAPS = types.void(_N, _N, _P, _N, _P, _N, _N, types.CPointer(types.int64), _P, _N, _N)
 
 
-@c_function(_PANELS)
+@part(_PANELS)
 def panels(
     rows: int, c: Any, co: int, cr: int, a: Any, ao: int, ar: int, ac: int, ay: int, ax: int,
     b: Any, bo: int, bc: int, by: int, bx: int, nc: int, ny: int, nx: int,
@@ -56,7 +52,7 @@ def shape_of(vectors: int, k: int) -> tuple[int, int]:
     return wide, 3 if k == 4 and most == 5 else min(k, most)
 
 
-@c_function(_TAPS)
+@part(_TAPS)
 def gather_taps(
     k: int, vectors: int, g: Any, go: int, x: Any, xo: int, line: int, place: Any, value: Any, lo: int, count: int
 ) -> None:
@@ -75,7 +71,7 @@ def gather_taps(
         v += wide
 
 
-@c_function(_TAPS)
+@part(_TAPS)
 def spread_taps(
     k: int, vectors: int, w: Any, wo: int, x: Any, xo: int, line: int, place: Any, value: Any, lo: int, count: int
 ) -> None:

@@ -1,69 +1,148 @@
-"""How kernels are compiled: GIL released, sums may be reordered, NaN keeps its meaning, kept on disk.
+"""How kernels are compiled: on first use, GIL released, sums may be reordered, NaN keeps its meaning, kept on disk.
 
-Numba's own cache looks only at the file of the function itself, not at what that function calls. The folder used
-here carries a digest of all sources of this package, so a change anywhere makes a new folder.
+Numba links what a function calls into it and optimises it again, at every level, and a program of all layers takes
+half a minute to compile. So the parts that hold most of the code are functions of their own (`part`), called by their
+address, and a network compiles the parts that it uses, once per machine.
+
+Numba's own cache looks only at the file of the function itself, not at what that function calls. The folder used here
+carries a digest of all sources of this package and of everything else that Numba looks at (its version, the processor,
+the files' times), so a change anywhere makes a new folder, and what is in a folder can be loaded.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import logging
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
+import numba
+from llvmlite import ir
 from numba import cfunc, config, njit
+from numba.extending import intrinsic
 
 from fedcohort.engines.cache import cache_folder
 
 _RELAXED = {"contract", "reassoc", "nsz", "arcp"}
+_OPTIONS: dict[str, Any] = {"fastmath": _RELAXED, "error_model": "numpy"}
+
+_log = logging.getLogger("fedcohort.engine")
+_turn = threading.RLock()
 
 
-def _kernel_folder() -> str | None:
-    """The folder for compiled kernels of exactly these sources; None if it cannot be made."""
-    digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
+def _kernel_folder() -> Path | None:
+    """The folder for compiled kernels of exactly these sources on this processor; None if it cannot be made."""
+    here = Path(__file__).resolve().parent
+    machine = (
+        numba.__version__,
+        sys.version_info[:2],
+        llvm.get_host_cpu_name(),
+        llvm.get_host_cpu_features().flatten(),
+    )
+    digest = hashlib.sha256(repr((here, *machine)).encode())
+    for source in sorted(here.glob("*.py")):
+        digest.update(f"{source.name} {source.stat().st_mtime_ns}".encode() + source.read_bytes())
     base = Path(config.CACHE_DIR) if config.CACHE_DIR else cache_folder()
     folder = base / f"kernels-{digest.hexdigest()[:16]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return None
-    return str(folder)
+    return folder
 
 
 _FOLDER = _kernel_folder()
 
 
-def _kept(compiler: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Apply a Numba decorator with our cache folder instead of the global one."""
-    before = config.CACHE_DIR
-    try:
-        config.CACHE_DIR = _FOLDER or ""
-        return compiler(*arguments, cache=_FOLDER is not None, **options)
-    finally:
-        config.CACHE_DIR = before
-
-
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile on first call."""
-    return _kept(njit, function, nogil=True, fastmath=_RELAXED, error_model="numpy")
+    """A function for other kernels, compiled into those that call it."""
+    return njit(function, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)
 
 
-def entry(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile now for these types only, so that no call ever compiles again by surprise."""
+class Compiled:
+    """A function that is compiled for one signature when it is first needed."""
 
-    def decorate(function: Callable[..., Any]) -> Any:
-        options: dict[str, Any] = {"nogil": True, "fastmath": _RELAXED, "error_model": "numpy"}
-        return _kept(lambda f, **kept: njit(signature, **options, **kept)(f), function)
+    def __init__(self, function: Callable[..., Any], signature: Any, compiler: Callable[..., Any]) -> None:
+        self._function, self._signature, self._compiler = function, signature, compiler
+        self.__doc__, self.__name__ = function.__doc__, function.__name__
 
-    return decorate
+    @property
+    def on_disk(self) -> bool:
+        """Whether it was compiled on this machine before."""
+        return _FOLDER is not None and any(_FOLDER.glob(f"*/*.{self.__name__}-*.nbi"))
+
+    @cached_property
+    def made(self) -> Any:
+        """Numba's object, loaded from our folder instead of the global one or compiled into it."""
+        with _turn:
+            before = config.CACHE_DIR
+            try:
+                config.CACHE_DIR = str(_FOLDER or "")
+                return self._compiler(self._signature, cache=_FOLDER is not None, **_OPTIONS)(self._function)
+            finally:
+                config.CACHE_DIR = before
+
+    @property
+    def address(self) -> int:
+        """Where the machine code is."""
+        found: int = self.made.address
+        return found
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run it."""
+        return self.made(*arguments)
 
 
-def c_function(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile now, to be called by address."""
+def entry(signature: Any) -> Callable[[Callable[..., Any]], Compiled]:
+    """A function that Python calls, compiled for these types only."""
+    return lambda function: Compiled(function, signature, lambda *types, **more: njit(*types, nogil=True, **more))
 
-    def decorate(function: Callable[..., Any]) -> Any:
-        return _kept(lambda f, **options: cfunc(signature, **options)(f), function)
 
-    return decorate
+def part(signature: Any) -> Callable[[Callable[..., Any]], Compiled]:
+    """A function that kernels call by its address (see :func:`caller`)."""
+    return lambda function: Compiled(function, signature, cfunc)
+
+
+def caller(signature: Any) -> Callable[..., Any]:
+    """What a kernel calls a part of this signature with: its address, and a tuple of arguments."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        returns, *kinds = (context.get_value_type(kind) for kind in (signature.return_type, *signature.args))
+        function = builder.inttoptr(args[0], ir.FunctionType(returns, kinds).as_pointer())
+        given = [builder.extract_value(args[1], i) for i in range(len(kinds))]
+        each = zip(given, sig.args[1], signature.args, strict=True)
+        return builder.call(function, [context.cast(builder, *one) for one in each])
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def call(typing: Any, address: Any, arguments: Any) -> Any:
+        return signature.return_type(address, arguments), codegen
+
+    return call  # type: ignore[no-any-return]
+
+
+def prepare(wanted: Sequence[Compiled]) -> None:
+    """Load these from disk, and compile those that are not there, which is said and counted."""
+    with _turn:
+        missing = [one for one in wanted if "made" not in vars(one) and not one.on_disk]
+        for done, one in enumerate(missing):
+            _tell(done, len(missing))
+            _ = one.made
+        if missing:
+            _tell(len(missing), len(missing))
+        for one in wanted:
+            _ = one.made
+
+
+def _tell(done: int, total: int) -> None:
+    """A progress line on a terminal; elsewhere one line in the log."""
+    text = "compiling kernels, once per machine"
+    if sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr.write(f"\r{text}: {done} of {total}" + "\n" * (done == total))
+        sys.stderr.flush()
+    elif not done:
+        _log.warning("%s: %d of them, about a second each", text, total)

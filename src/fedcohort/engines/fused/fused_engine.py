@@ -62,6 +62,7 @@ class FusedEngine:
         self._spaces: queue.SimpleQueue[Space] = queue.SimpleQueue()
         self._buffers = BufferPool()
         self._threads: ThreadPoolExecutor | None = None
+        self._prepared: set[Any] = set()
 
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
         """Local training of each client from this model."""
@@ -146,7 +147,7 @@ class FusedEngine:
         def one(job: int, space: Space) -> bool:
             k, b = job // shares, job % shares * SHARE
             rows = np.arange(b, min(b + SHARE, len(flat)))
-            kernel.infer(self._layout.table, *space, weights[k], flat, rows, out[k, b : b + rows.size])
+            kernel.infer(self._table(kernel.infer), *space, weights[k], flat, rows, out[k, b : b + rows.size])
             return bool(np.isfinite(out[k, b : b + rows.size]).all())
 
         self._spread(one, np.arange(len(weights) * shares))
@@ -201,11 +202,11 @@ class FusedEngine:
         frozen = np.empty((0, self._classes), np.float32)
         if plan.objective.pseudo:
             frozen = np.empty((rows.size, self._classes), np.float32)
-            kernel.infer(self._layout.table, *space, start, self._x, rows, frozen)
+            kernel.infer(self._table(kernel.infer), *space, start, self._x, rows, frozen)
             frozen = np.exp(log_softmax(frozen))
         rate = np.array([lr, plan.momentum, plan.weight_decay, plan.prox, float(plan.optimiser == "adam")])
         taken: int = kernel.train(
-            self._layout.table, *space, start, delta, self._x, rows, label, order, plan.batch_size, rate,
+            self._table(kernel.train), *space, start, delta, self._x, rows, label, order, plan.batch_size, rate,
             _vector(plan.objective), frozen, bool(plan.objective.pseudo), _sample_weight(plan, k, rows.size),
             _correction(plan, row), stats,
         )  # fmt: skip
@@ -220,8 +221,8 @@ class FusedEngine:
         hard, loss, hit = np.empty((3, rows.size), np.float32)
         given = np.empty((0, self._classes), np.float32) if frozen is None else frozen
         kernel.gradient(
-            self._layout.table, *space, weights, found, x, rows, label, _vector(objective), given, frozen is not None,
-            scale, hard, loss, hit,
+            self._table(kernel.gradient), *space, weights, found, x, rows, label, _vector(objective), given,
+            frozen is not None, scale, hard, loss, hit,
         )  # fmt: skip
         return loss, found
 
@@ -242,7 +243,7 @@ class FusedEngine:
     ) -> None:
         hard = np.empty(rows.size, np.float32)
         kernel.evaluate(
-            self._layout.table, *space, weights, self._x, rows, label, _vector(objective), hard, loss, hit
+            self._table(kernel.evaluate), *space, weights, self._x, rows, label, _vector(objective), hard, loss, hit
         )  # fmt: skip
 
     def _spread(self, job: Callable[[int, Space], bool], jobs: Index) -> NDArray[np.bool_]:
@@ -267,6 +268,13 @@ class FusedEngine:
         for done in [self._threads.submit(work) for _ in range(count)]:
             done.result()
         return fine
+
+    def _table(self, use: Any) -> NDArray[np.int64]:
+        """The tables, after what `use` needs was compiled."""
+        if use not in self._prepared:
+            kernel.prepare(self._layout.table, use)
+            self._prepared.add(use)
+        return self._layout.table
 
     def _space(self) -> Space:
         try:

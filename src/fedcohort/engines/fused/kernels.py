@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .compile import kernel
+from .compile import kernel, part
 from .samples import pool, turn8
+from .signatures import FORWARD_OF, TAKE_OF
 from .vectors import LANES, call_panels
 from .workspace import (
     ACT,
@@ -65,7 +66,7 @@ def padded(length: int) -> int:
     return (length + LANES - 1) // LANES * LANES
 
 
-@kernel
+@part(FORWARD_OF)
 def conv_forward(row: Table, after: Table, ws: Floats, winners: Bytes, w: Floats, s: int) -> None:
     """Convolution, max-pool and ReLU of one stage, from its input to the input of the stage behind it."""
     k, ci, co, size, ow = row[KERNEL], row[CI], row[CO], row[POOL], row[OW]
@@ -97,8 +98,8 @@ def conv_forward(row: Table, after: Table, ws: Floats, winners: Bytes, w: Floats
                 )  # fmt: skip
 
 
-@kernel
-def linear_forward(row: Table, after: Table, ws: Floats, w: Floats, s: int) -> None:
+@part(FORWARD_OF)
+def linear_forward(row: Table, after: Table, ws: Floats, winners: Bytes, w: Floats, s: int) -> None:
     """Fully connected layer and ReLU."""
     ci, co = row[CI], row[CO]
     block = parts(ci, max(HOT // s, 1))
@@ -130,7 +131,7 @@ def turn(a: Floats, offsets: Index, rows: int, f: int, columns: int, b: Floats, 
                 turn8(a, offsets, u, f + v, b, bo + v * br + u, br)
 
 
-@kernel
+@part(TAKE_OF)
 def take(row: Table, ws: Floats, x: Floats, at: Index, s: int) -> None:
     """Bring the samples `at` of x (n, features) into the first stage's input; further places are zero."""
     wide, high, pad, count = row[WI], row[HI], row[PAD], at.size
@@ -164,13 +165,3 @@ def clear_borders(table: Table, ws: Floats, seen: NDArray[np.int64], s: int) -> 
         if pad:
             size = table[i, CI] * (table[i, HI] + 2 * pad) * (table[i, WI] + 2 * pad) * s
             fill(ws, table[i, ACT], table[i, ACT] + size)
-
-
-@kernel
-def forward(table: Table, ws: Floats, winners: Bytes, w: Floats, s: int) -> None:
-    """All stages; the logits end as [class][sample] in the last row's input."""
-    for i in range(table.shape[0] - 1):
-        if table[i, CONV]:
-            conv_forward(table[i], table[i + 1], ws, winners, w, s)
-        else:
-            linear_forward(table[i], table[i + 1], ws, w, s)

@@ -8,21 +8,51 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from .backward import backward, clear_gradients, order_taps
-from .compile import entry, kernel
-from .kernels import Bytes, Floats, Table, clear_borders, forward, take
+from .backward import clear_gradients, conv_backward, linear_backward, order_taps
+from .blocks import gather_taps, panels, spread_taps
+from .compile import Compiled, entry, kernel, part
+from .compile import prepare as compile_all
+from .kernels import Bytes, Floats, Table, clear_borders, conv_forward, linear_forward, take
 from .loss import by_logits, measure
+from .signatures import (
+    FS,
+    GRADIENT_OF,
+    IS,
+    MOVE_OF,
+    SPACE,
+    XS,
+    YES,
+    D,
+    F,
+    N,
+    call_backward,
+    call_by_logits,
+    call_forward,
+    call_gradient,
+    call_measure,
+    call_move,
+    call_take,
+)
 from .vectors import LANES
-from .workspace import ACT, BLOCK, CI
+from .workspace import (
+    ACT,
+    BACKWARD,
+    BLOCK,
+    BY_LOGITS,
+    CI,
+    CONV,
+    FORWARD,
+    GATHER,
+    GRADIENT,
+    MEASURE,
+    MOVE,
+    PANELS,
+    SCATTER,
+    TAKE,
+)
 
 Index = NDArray[np.int64]
 Doubles = NDArray[np.float64]
-
-# Types at the entries. What is only read may be read-only.
-_F, _D, _I, _B = types.float32[::1], types.float64[::1], types.int64[::1], types.int8[::1]
-_XS = types.Array(types.float32, 2, "C", readonly=True)
-_FS, _IS = (types.Array(t, 1, "C", readonly=True) for t in (types.float32, types.int64))
-_SPACE = (types.int64[:, ::1], _F, _B, _I)
 
 # Entries of the vector of rates.
 LR, MOMENTUM, DECAY, PROX, ADAM = range(5)
@@ -38,21 +68,26 @@ def block_of(count: int) -> int:
 
 @kernel
 def enter(table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, x: Floats, rows: Index, count: int) -> int:
-    """Forward pass of `count` samples; how many places a block has (small ones are filled up with zeros)."""
+    """Forward pass of `count` samples; how many places a block has (small ones are filled up with zeros).
+
+    The logits end as [class][sample] in the last row's input.
+    """
     s = max(count, LANES)
     clear_borders(table, ws, seen, s)
-    take(table[0], ws, x, rows, s)
-    forward(table, ws, winners, w, s)
+    call_take(table[0, TAKE], (table[0], ws, x, rows, s))
+    for i in range(table.shape[0] - 1):
+        call_forward(table[i, FORWARD], (table[i], table[i + 1], ws, winners, w, s))
     return s
 
 
-@entry(types.void(*_SPACE, _FS, _F, _XS, _IS, _IS, _D, _XS, types.boolean, _FS, _F, _F, _F))
-def gradient(
+@part(GRADIENT_OF)
+def add_gradient(
     table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, g: Floats, x: Floats, rows: Index,
     label: Index, o: Doubles, frozen: Floats, given: bool, scale: Floats, hard: Floats, loss: Floats, hit: Floats,
 ) -> None:  # fmt: skip
     """g = sum over samples of scale * d objective / d w; per-sample cross-entropy, objective and hits on the way."""
-    last = table[table.shape[0] - 1]
+    end = table.shape[0] - 2
+    last = table[end + 1]
     zero = np.zeros(1, np.float32)
     clear_gradients(table, ws, g)
     size = block_of(rows.size)
@@ -60,13 +95,29 @@ def gradient(
         e = min(b + size, rows.size)
         s = enter(table, ws, winners, seen, w, x, rows[b:e], e - b)
         q = frozen[b:e] if given else frozen
-        measure(last, ws, label[b:e], o, q, given, hard[b:e], loss[b:e], hit[b:e], e - b, s)
-        by_logits(last, ws, label[b:e], o, q, given, scale[b:e], e - b, s)
-        backward(table, ws, winners, w, g, x, rows[b:e], zero, b > 0, s)
+        y = label[b:e]
+        call_measure(last[MEASURE], (last, ws, y, o, q, given, hard[b:e], loss[b:e], hit[b:e], e - b, s))
+        call_by_logits(last[BY_LOGITS], (last, ws, y, o, q, given, scale[b:e], e - b, s))
+        for i in range(end, -1, -1):
+            call_backward(
+                table[i, BACKWARD],
+                (table[i], table[i + 1], i == 0, i == end, ws, winners, w, g, x, rows[b:e], zero, b > 0, s),
+            )
     order_taps(table, ws, g)
 
 
-@entry(types.void(*_SPACE, _FS, _XS, _IS, _IS, _D, _F, _F, _F))
+@entry(GRADIENT_OF)
+def gradient(
+    table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, g: Floats, x: Floats, rows: Index,
+    label: Index, o: Doubles, frozen: Floats, given: bool, scale: Floats, hard: Floats, loss: Floats, hit: Floats,
+) -> None:  # fmt: skip
+    """The same, to be called from Python."""
+    call_gradient(
+        table[0, GRADIENT], (table, ws, winners, seen, w, g, x, rows, label, o, frozen, given, scale, hard, loss, hit)
+    )
+
+
+@entry(types.void(*SPACE, FS, XS, IS, IS, D, F, F, F))
 def evaluate(
     table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, x: Floats, rows: Index, label: Index,
     o: Doubles, hard: Floats, loss: Floats, hit: Floats,
@@ -78,10 +129,10 @@ def evaluate(
     for b in range(0, rows.size, size):
         e = min(b + size, rows.size)
         s = enter(table, ws, winners, seen, w, x, rows[b:e], e - b)
-        measure(last, ws, label[b:e], o, none, False, hard[b:e], loss[b:e], hit[b:e], e - b, s)
+        call_measure(last[MEASURE], (last, ws, label[b:e], o, none, False, hard[b:e], loss[b:e], hit[b:e], e - b, s))
 
 
-@entry(types.void(*_SPACE, _FS, _XS, _IS, types.float32[:, ::1]))
+@entry(types.void(*SPACE, FS, XS, IS, types.float32[:, ::1]))
 def infer(
     table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, x: Floats, rows: Index, out: Floats
 ) -> None:
@@ -96,7 +147,7 @@ def infer(
                 out[b + i, k] = ws[z + k * s + i]
 
 
-@kernel
+@part(MOVE_OF)
 def move(
     w: Floats, g: Floats, start: Floats, first: Floats, second: Floats, correction: Floats, rate: Doubles, taken: int
 ) -> None:
@@ -140,10 +191,10 @@ def change(w: Floats, start: Floats, delta: Floats) -> bool:
     return bool(odd == np.float32(0.0))
 
 
-_SAMPLES = (_XS, _IS, _IS, types.int64[:, ::1], types.intp)
+_SAMPLES = (XS, IS, IS, types.int64[:, ::1], N)
 
 
-@entry(types.intp(*_SPACE, _FS, _F, *_SAMPLES, _D, _D, _XS, types.boolean, _FS, _FS, _D))
+@entry(types.intp(*SPACE, FS, F, *_SAMPLES, D, D, XS, YES, FS, FS, D))
 def train(
     table: Table, ws: Floats, winners: Bytes, seen: Index, start: Floats, delta: Floats, x: Floats, rows: Index,
     label: Index, order: Index, batch: int, rate: Doubles, o: Doubles, frozen: Floats, given: bool, weight: Floats,
@@ -157,7 +208,8 @@ def train(
     n = rows.size
     most = min(batch, n)
     w = np.zeros(start.size + LANES, np.float32)[: start.size]
-    w[:] = start
+    for i in range(w.size):
+        w[i] = start[i]
     g = np.empty(w.size + LANES, np.float32)[: w.size]  # tiles write back what lies behind a run
     first = np.zeros(w.size if rate[MOMENTUM] != 0.0 or rate[ADAM] != 0.0 else 0, np.float32)
     second = np.zeros(w.size if rate[ADAM] != 0.0 else 0, np.float32)
@@ -175,9 +227,12 @@ def train(
                 scale[i] = (weight[at[i]] if weight.size else np.float32(1.0)) / count
                 for j in range(frozen.shape[1] if given else 0):
                     q[i, j] = frozen[at[i], j]
-            gradient(
-                table, ws, winners, seen, w, g, x, row[:count], y[:count], o, q, given, scale[:count],
-                hard[:count], loss[:count], hit[:count],
+            call_gradient(
+                table[0, GRADIENT],
+                (
+                    table, ws, winners, seen, w, g, x, row[:count], y[:count], o, q, given, scale[:count],
+                    hard[:count], loss[:count], hit[:count],
+                ),
             )  # fmt: skip
             taken += 1
             total = 0.0
@@ -189,5 +244,26 @@ def train(
                     stats[2] += 1.0
             if not math.isfinite(total):
                 return ~taken
-            move(w, g, start, first, second, correction, rate, taken)
+            call_move(table[0, MOVE], (w, g, start, first, second, correction, rate, taken))
     return taken if change(w, start, delta) else ~taken
+
+
+_ALWAYS = {PANELS: panels, TAKE: take, MEASURE: measure, BY_LOGITS: by_logits, MOVE: move, GRADIENT: add_gradient}
+_STAGE = (
+    {FORWARD: linear_forward, BACKWARD: linear_backward},
+    {FORWARD: conv_forward, BACKWARD: conv_backward, GATHER: gather_taps, SCATTER: spread_taps},
+)
+_INFER = frozenset({PANELS, TAKE, FORWARD})
+_USED = {infer: _INFER, evaluate: _INFER | {MEASURE}}  # training and gradients use all
+
+
+def prepare(table: Table, use: Compiled) -> None:
+    """Compile or load what `use` needs for these stages, and write the addresses into the table."""
+    wanted: dict[tuple[int, int], Compiled] = {}
+    for i in range(len(table)):
+        found = _ALWAYS | (_STAGE[table[i, CONV]] if i + 1 < len(table) else {})
+        columns = _USED.get(use, found.keys()) - ({SCATTER} if i == 0 else set())
+        wanted |= {(i, c): one for c, one in found.items() if c in columns}
+    compile_all([*dict.fromkeys(wanted.values()), use])
+    for (i, c), one in wanted.items():
+        table[i, c] = one.address

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .compile import kernel
+from .compile import kernel, part
 from .samples import power_of_two
+from .signatures import BY_LOGITS_OF, MEASURE_OF
 from .workspace import ACT, CI, GRAD
 
 Floats = NDArray[np.float32]
@@ -70,7 +71,7 @@ def guesses(last: Index, ws: Floats, top: Floats, first: Floats, count: int, s: 
             first[i] = np.float32(k) if z[i] == top[i] else first[i]
 
 
-@kernel
+@part(MEASURE_OF)
 def measure(
     last: Index, ws: Floats, label: Index, o: NDArray[np.float64], frozen: Floats, given: bool,
     hard: Floats, loss: Floats, hit: Floats, count: int, s: int,
@@ -97,7 +98,7 @@ def measure(
         hit[i] = hit[i] == y
 
 
-@kernel
+@part(BY_LOGITS_OF)
 def by_logits(
     last: Index, ws: Floats, label: Index, o: NDArray[np.float64], frozen: Floats, given: bool,
     scale: Floats, count: int, s: int,

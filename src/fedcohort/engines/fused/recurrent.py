@@ -13,14 +13,12 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from .blocks import panels
 from .compile import entry, kernel
 from .loss import exp32
 from .vectors import LANES, call_panels
 
 Floats = NDArray[np.float32]
 
-PANELS: int = panels.address
 _F, _N = types.float32[::1], types.intp
 _ONE, _TWO, _ZERO = np.float32(1.0), np.float32(2.0), np.float32(0.0)
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from fedcohort.engines.networks import Conv, Flatten, Layer, Linear, MaxPool, Network, ReLU
 from fedcohort.errors import TrainingError
 
-from .blocks import gather_taps, panels, spread_taps
 from .vectors import LANES
 
 BLOCK = 64  # samples that travel through the network together; larger batches are cut into such blocks
@@ -50,11 +49,18 @@ _LINE = 16  # floats of a cache line
     PIXELS,  # workspace: input of a few samples as [sample][y][x][channel]
     TURNED,  # workspace: input of a linear stage as [sample][feature]
     WINNER,  # byte workspace: positions of the pool's maxima
-    PANELS,  # address of the compiled `panels`
-    GATHER,  # address of the compiled `gather_taps`
-    SCATTER,  # address of the compiled `spread_taps`
+    PANELS,  # addresses of compiled parts: `panels`,
+    GATHER,  # `gather_taps`,
+    SCATTER,  # `spread_taps`,
+    FORWARD,  # this kind of stage forward
+    BACKWARD,  # and backward,
+    TAKE,  # `take`,
+    MEASURE,  # `measure`,
+    BY_LOGITS,  # `by_logits`,
+    GRADIENT,  # `add_gradient`
+    MOVE,  # and `move`
     COLUMNS,
-) = range(27)
+) = range(34)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +167,6 @@ def _place(table: NDArray[np.int64], block: int) -> Workspace:
     table[:, ROWS], floats = floats, floats + _room(rows)
     table[:, PIXELS], floats = floats, floats + _room(pixels)
     table[1:, TURNED], floats = floats, floats + _room(turned)
-    table[:, PANELS], table[:, GATHER], table[:, SCATTER] = panels.address, gather_taps.address, spread_taps.address
     return Workspace(table, int(floats), int(bytes_) + LANES)
 
 
