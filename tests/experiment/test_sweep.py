@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 
 import pytest
 
@@ -18,6 +20,7 @@ from fedcohort.experiment.runs import read
 from fedcohort.experiment.store import Store, identity
 from fedcohort.experiment.sweep import assign, from_mapping, read_file, run_sweep, seeds_of, split
 
+WORLDS = {"worlds": ["iid-v1"], "world.clients": [12, 20], "deadline": [60, math.inf]}
 KEYS = {"task": "digits-softmax", "rounds": 25, "cohort_size": 6}
 
 
@@ -52,8 +55,6 @@ def test_the_grid_and_its_ids():
         {"selectors": ["oort(explore=0.5)", "uniform()"], "worlds": ["mixed-v1", "iid-v1"], "seeds": [2, 0, 1], **KEYS}
     )
     assert shuffled.id() == sweep.id()
-    import tomllib
-
     assert from_mapping(tomllib.loads(sweep.toml())) == sweep
     assert from_mapping({"selector": "oort", "seed": [4]}).seeds == (4,)
     assert from_mapping({"selectors": ["oort", "oort(explore=0.9)"]}).selectors == ("oort",)  # the same twice
@@ -71,11 +72,34 @@ def test_the_grid_and_its_ids():
         ({"seeds": True}, "seeds"),
         ({"name": "../x"}, "file"),
         ({"rounds": 0}, "rounds"),
+        ({"cohort_size": [5, 0]}, "cohort_size = 0"),
+        ({"cohort_size": []}, "nothing to vary"),
+        ({"cohort_size": [5, 10], "close_after": 7}, "at most cohort_size"),
+        ({"selector.explore": [0.1]}, "no selector of this sweep .uniform. has such a parameter; add one of oort"),
+        ({"selector": "oort", "selector.explore": [0.1, 7]}, "explore = 7"),
+        ({"selector": "oort", "selector.explor": [0.1]}, "no selector of this sweep .oort. has"),
+        ({"selektor.explore": [0.1]}, "did you mean selector"),
+        ({"explore": [0.1]}, "selector.explore=VALUE"),
     ],
 )
 def test_mistakes(values, words):
     with pytest.raises((UnknownName, BadParameter), match=words):
         from_mapping(values)
+
+
+def test_any_key_can_be_varied():
+    """A parameter changes the entries that have it; the others are run once. The file holds the whole grid."""
+    sweep = from_mapping(
+        {"selectors": ["uniform", "oort"], "seeds": 2, "selector.explore": [0.1, 0.9], "cohort_size": [5, 10], **WORLDS}
+    )
+    runs = sweep.runs()
+    assert len(runs) == len({identity(r) for r in runs}) == 3 * 2 * 2 * 2 * 2
+    assert {r.selector for r in runs} == {"uniform", "oort(explore=0.1)", "oort"}
+    assert {(r.cohort_size, r.deadline, r.world) for r in runs} == {
+        (k, d, w) for k in (5, 10) for d in (60.0, math.inf) for w in ("iid-v1(clients=12)", "iid-v1(clients=20)")
+    }
+    assert from_mapping(tomllib.loads(sweep.toml())).runs() == runs
+    assert from_mapping({"seed": 4}).seeds == (4,)
 
 
 def test_lists_from_the_command_line():

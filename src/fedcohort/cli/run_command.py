@@ -131,10 +131,11 @@ def pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise BadParameter(f"--set {text!r}", "this is not of the form KEY=VALUE", "write e.g. --set deadline=300")
-    return key.strip(), _value(value.strip())
+    return key.strip(), only_value(value.strip())
 
 
-def _value(raw: str) -> Any:
+def only_value(raw: str) -> Any:
+    """A value as a person types it: what looks like a number, a list or a truth value is one, anything else a word."""
     for convert in (int, float, _toml, ast.literal_eval):
         try:
             found: Any = convert(raw)

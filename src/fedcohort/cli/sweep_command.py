@@ -10,16 +10,33 @@ from rich.console import Console
 
 from fedcohort.cli.options import CohortSize, Force, StoreFolder, Workers
 from fedcohort.cli.progress import plain, watched
-from fedcohort.cli.run_command import pair
+from fedcohort.cli.run_command import only_value, pair
+from fedcohort.errors import BadParameter
 from fedcohort.experiment import config as configuration
 from fedcohort.experiment import sweep as sweeping
 from fedcohort.experiment.store import ROOT, Store, put_aside
 
 Listed = list[str] | None
+EXPLANATION = """Nothing to run yet: say what is to be varied. Each of these is complete:
+
+    fedcohort sweep --selectors "uniform, oort" --seeds 6
+    fedcohort sweep selectors=[uniform,oort] seeds=6 cohort_size=[5,10] deadline=[60,300]
+    fedcohort sweep selector=oort selector.explore=[0.1,0.5] world.clients=[20,50] rounds=40
+    fedcohort sweep noise.toml --set rounds=40
+
+All combinations are run, in parallel; runs that the store has already are not repeated. Then compare them:
+
+    fedcohort compare runs
+    fedcohort report runs
+
+`fedcohort show config` lists every key, `fedcohort sweep --help` every option."""
 
 
 def sweep_command(
-    file: Annotated[Path | None, typer.Argument(help="A TOML file with lists and the keys of a run.")] = None,
+    what: Annotated[
+        Listed,
+        typer.Argument(help="A TOML file with lists and the keys of a run; and KEY=[VALUES] for any key to vary."),
+    ] = None,
     selectors: Annotated[Listed, typer.Option(help="Selectors, e.g. 'uniform, oort(explore=0.8)'; repeatable.")] = None,
     methods: Annotated[Listed, typer.Option(help="Methods; likewise.")] = None,
     worlds: Annotated[Listed, typer.Option(help="Worlds; likewise.")] = None,
@@ -41,19 +58,45 @@ def sweep_command(
     store: StoreFolder = ROOT,
     force: Force = False,
 ) -> None:
-    """Run all combinations of selectors, methods, worlds, tasks and seeds, in parallel.
+    """Run all combinations of selectors, methods, worlds, tasks, seeds and any other key, in parallel.
 
-    FILE is a TOML file with these lists and any other key of a run; options override it. The same command continues a
+    WHAT is a TOML file with such lists and any other key of a run, or KEY=VALUE, where a list is varied:
+    cohort_size=[5,10] selector.explore=[0.1,0.5]; these and options override the file. The same command continues a
     sweep that was stopped. A run that fails does not stop the others: it is listed at the end, and the exit code is 1.
     """
     lists = {"selectors": selectors, "methods": methods, "worlds": worlds, "tasks": tasks}
     single = {"rounds": rounds, "cohort_size": cohort_size, "name": name}
-    sweep, runs = sweeping.from_mapping(_values(file, lists, seeds, single, change or [])), Store(store)
+    if not any((what, seeds, change, *lists.values(), *single.values())):
+        typer.echo(EXPLANATION)
+        raise typer.Exit(2)
+    file, pairs = _arguments(what or [])
+    values = _values(file, lists, seeds, single, change or [])
+    for key, value in pairs:
+        _put(values, sweeping.PLURALS.get(key, key), [value] if key == "seed" and isinstance(value, int) else value)
+    sweep, runs = sweeping.from_mapping(values), Store(store)
     if force:
         for config in sweep.runs():
             if runs.state(config) != "absent":
                 put_aside(runs.folder(config))
     _tell(_run(sweep, runs, backend, workers, address))
+
+
+def _arguments(given: list[str]) -> tuple[Path | None, list[tuple[str, Any]]]:
+    """The file, if one is named, and the keys with their values."""
+    files = [text for text in given if "=" not in text or text.endswith(".toml")]
+    if len(files) > 1:
+        raise BadParameter(f"{files[0]} and {files[1]}", "a sweep has one file", "name one, or write KEY=[VALUES]")
+    return Path(files[0]) if files else None, [_listed(text) for text in given if text not in files]
+
+
+def _listed(text: str) -> tuple[str, Any]:
+    """KEY=[VALUES]; words in the list need no quotes, and seeds may be written as with --seeds."""
+    key, value = pair(text)
+    if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
+        value = [only_value(part) for part in sweeping.split(value[1:-1])]
+    elif key == "seeds" and isinstance(value, str):
+        value = sweeping.seeds_of(value)
+    return key, value
 
 
 def _values(
@@ -74,10 +117,10 @@ def _values(
     return values
 
 
-def _put(values: dict[str, Any], plural: str, listed: Any) -> None:
-    """A list from the command line replaces both spellings in the file."""
-    values.pop(plural.removesuffix("s"), None)
-    values[plural] = listed
+def _put(values: dict[str, Any], key: str, listed: Any) -> None:
+    """A value from the command line replaces both spellings in the file, as in selector and selectors."""
+    values.pop({plural: one for one, plural in sweeping.PLURALS.items()}.get(key, key), None)
+    values[key] = listed
 
 
 def _run(sweep: sweeping.Sweep, store: Store, backend: str, workers: int, address: str | None) -> sweeping.SweepOutcome:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -116,7 +116,7 @@ def assign(values: dict[str, Any], key: str, value: Any) -> None:
     """Set one key. A dotted one (selector.explore) changes a parameter in the text that is there, or the default's."""
     head, _, rest = key.partition(".")
     if head not in KEYS:
-        raise UnknownName.among("key", head, KEYS)
+        raise unknown_key(key, given=values)
     if not rest:
         values[key] = value
     elif head not in texts.KINDS:
@@ -125,11 +125,28 @@ def assign(values: dict[str, Any], key: str, value: Any) -> None:
         values[head] = texts.changed(head, _text(head, values.get(head)), rest.split("."), value)
 
 
+def unknown_key(key: str, more: Iterable[str] = (), given: Mapping[str, Any] | None = None) -> UnknownName:
+    """The error for a key that there is not; a parameter of one of the four texts is proposed with its dotted key."""
+    if "." not in key:
+        given = given or {}
+        for kind in texts.KINDS:
+            text = _text(kind, given)
+            if isinstance(text, str) and key in texts.parameters(kind, text):
+                rule = f"it is a parameter of the {kind} {texts.name_of(text)}"
+                return UnknownName(f"key {key!r}", rule, f"write {kind}.{key}=VALUE")
+        homes = [f"{kind}.{key}" for kind in texts.KINDS if texts.holders(kind, key)]
+        if homes:
+            some = texts.holders(homes[0].partition(".")[0], key)
+            rule = f"a run has no such key; it is a parameter of {', '.join(some[:4])}"
+            return UnknownName(f"key {key!r}", rule, f"write {' or '.join(homes)}=VALUE with one of these")
+    return UnknownName.among("key", key.partition(".")[0], [*KEYS, *more])
+
+
 def from_mapping(values: Mapping[str, Any]) -> RunConfig:
     """A configuration from keys and values, with one clear sentence for each mistake."""
     for key in values:
         if key not in KEYS:
-            raise UnknownName.among("key", key, KEYS)
+            raise unknown_key(key, given=values)
     try:
         return RunConfig(**{**values, **{k: _text(k, values[k]) for k in texts.KINDS if k in values}})
     except BadParameter as error:

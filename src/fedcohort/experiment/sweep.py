@@ -1,4 +1,4 @@
-"""Sweeps: selectors x methods x worlds x tasks x seeds, as data; resumable, and none of them stops the rest.
+"""Sweeps: selectors x methods x worlds x tasks x any other key x seeds, as data; resumable, and none stops the rest.
 
 ::
 
@@ -7,6 +7,8 @@
     worlds = ["iid-v1", "mixed-v1"]
     seeds = 5                         # 0, 1, 2, 3, 4; or a list
     rounds = 40                       # any other key of a run holds for all
+    cohort_size = [5, 10]             # or is varied, where it is a list
+    "selector.cutoff" = [0.9, 0.95]   # a parameter of those selectors that have it
 
 Each run goes to the store under its own id, so two sweeps that share runs share the work. What became of each run is
 written to `STORE/sweeps/NAME-DIGEST.json`.
@@ -14,10 +16,11 @@ written to `STORE/sweeps/NAME-DIGEST.json`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +31,11 @@ from fedcohort.experiment import texts
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.runner import Event, Job, OnEvent, run_local
 from fedcohort.experiment.store import SHORT, Store, identity
+from fedcohort.registry import lookup
 from fedcohort.storage.snapshots import write_durably
 
 AXES = {"selectors": "selector", "methods": "method", "worlds": "world", "tasks": "task"}
+PLURALS = {kind: plural for plural, kind in AXES.items()} | {"seed": "seeds"}
 BACKENDS = ("local", "ray")
 _WORD = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
@@ -53,13 +58,22 @@ class Sweep:
     tasks: tuple[str, ...] = ("digits-mlp",)
     seeds: tuple[int, ...] = (0, 1, 2)  # a list of seeds, or how many (counted from 0)
     base: RunConfig = field(default_factory=RunConfig)  # every other key of a run, the same for all
+    grid: tuple[tuple[str, tuple[Any, ...]], ...] = ()  # further keys, also selector.explore, and values
 
     def runs(self) -> list[RunConfig]:
-        """Every run, those that are compared with each other next to each other."""
-        grid = itertools.product(self.tasks, self.worlds, self.seeds, self.methods, self.selectors)
-        names = ("task", "world", "seed", "method", "selector")
-        points: list[dict[str, Any]] = [dict(zip(names, point, strict=True)) for point in grid]
-        return [replace(self.base, **point) for point in points]
+        """Every run once, those that are compared with each other next to each other."""
+        names = ("task", "world", *(key for key, _ in self.grid), "seed", "method", "selector")
+        values = (self.tasks, self.worlds, *(v for _, v in self.grid), self.seeds, self.methods, self.selectors)
+        points = (dict(zip(names, point, strict=True)) for point in itertools.product(*values))
+        return list(dict.fromkeys(self._run(point) for point in points))
+
+    def _run(self, point: dict[str, Any]) -> RunConfig:
+        """One point of the grid. A parameter changes the texts that have it and leaves the others alone."""
+        for key in [key for key in point if "." in key]:
+            value, (kind, *path) = point.pop(key), key.split(".")
+            with contextlib.suppress(UnknownName):
+                point[kind] = texts.canonical(kind, texts.changed(kind, point[kind], path, value))
+        return configuration.from_mapping({**self.base.to_dict(), **point})
 
     def id(self) -> str:
         """Name and digest: the same runs, however they are listed, have the same id."""
@@ -70,8 +84,8 @@ class Sweep:
         """This sweep as a TOML file."""
         import tomli_w
 
-        own = {k: getattr(self, k) for k in ("name", *AXES, "seeds")}
-        same = {k: v for k, v in self.base.to_dict().items() if k not in (*AXES.values(), "seed")}
+        own = {k: getattr(self, k) for k in ("name", *AXES, "seeds")} | dict(self.grid)
+        same = {k: v for k, v in self.base.to_dict().items() if k not in (*AXES.values(), "seed", *own)}
         return tomli_w.dumps(own | same)
 
 
@@ -83,13 +97,54 @@ def from_mapping(values: Mapping[str, Any]) -> Sweep:
     for plural, kind in {**AXES, "seeds": "seed"}.items():
         if plural in given and kind in given:
             raise BadParameter(f"{plural} and {kind}", "they say the same", f"keep {plural}")
+        if kind == "seed" and type(given.get(kind)) is int:
+            given[kind] = [given[kind]]  # `seeds` may be how many, `seed` is one
         listed = given.pop(plural, given.pop(kind, None))
         if listed is not None:
             own[plural] = _seeds(listed) if kind == "seed" else _texts(kind, plural, listed)
+    own.setdefault("worlds", _default_worlds(own.get("tasks", Sweep.tasks)))
+    lists = {key: given.pop(key) for key, value in values.items() if key in given and _varied(key, value)}
     for key in given:
         if key not in configuration.KEYS:
-            raise UnknownName.among("key", key, [*configuration.KEYS, *AXES, "seeds", "name"])
-    return Sweep(**own, base=configuration.from_mapping(given))
+            raise configuration.unknown_key(key, (*AXES, "seeds", "name"))
+    sweep = Sweep(**own, base=configuration.from_mapping(given))
+    sweep = replace(sweep, grid=tuple(_axis(sweep, key, value) for key, value in lists.items()))
+    if sweep.grid:
+        sweep.runs()  # every combination is checked before anything is run
+    return sweep
+
+
+def _varied(key: str, value: Any) -> bool:
+    return "." in key or (key in configuration.KEYS and isinstance(value, (list, tuple)))
+
+
+def _axis(sweep: Sweep, key: str, listed: Any) -> tuple[str, tuple[Any, ...]]:
+    """A key of the grid with its values; a parameter has to be one of at least one entry of its list."""
+    found = tuple(listed) if isinstance(listed, (list, tuple)) else (listed,)
+    check(
+        bool(found), f"{key} = {listed!r}", "there is nothing to vary", f"give at least one value, or leave {key} out"
+    )
+    kind, _, rest = key.partition(".")
+    if not rest:
+        return key, found
+    plural = next((p for p, k in AXES.items() if kind in (p, k)), None)
+    if plural is None:
+        raise configuration.unknown_key(key, (*AXES, "seeds", "name"))
+    kind = AXES[plural]
+    for text in getattr(sweep, plural):
+        with contextlib.suppress(UnknownName):
+            for value in found:
+                changed = texts.canonical(kind, texts.changed(kind, text, rest.split("."), value))
+                if kind in _MAKE:
+                    _MAKE[kind](changed)
+            return f"{kind}.{rest}", found
+    some = texts.holders(kind, rest)
+    remedy = f"add one of {', '.join(some[:6])}" if some else f"see `fedcohort list {plural}` and `fedcohort show NAME`"
+    listed_names = ", ".join(texts.name_of(t) for t in getattr(sweep, plural))
+    raise BadParameter(f"{kind}.{rest}", f"no {kind} of this sweep ({listed_names}) has such a parameter", remedy)
+
+
+_MAKE: Mapping[str, Callable[[str], Any]] = {"selector": lookup.make_selector, "method": lookup.make_method}
 
 
 _NAME_RULE = ("it becomes part of a file's name", "use letters, digits, dots and dashes")
@@ -103,7 +158,10 @@ def assign(values: dict[str, Any], key: str, value: Any) -> None:
         values[key] = value
         return
     kind = AXES[plural]
-    listed = values.pop(plural, values.pop(kind, list(getattr(Sweep, plural))))
+    listed = values.pop(plural, values.pop(kind, None))
+    if listed is None and kind == "world":
+        listed = _default_worlds(_texts("task", "tasks", values.get("tasks", values.get("task", Sweep.tasks))))
+    listed = list(getattr(Sweep, plural)) if listed is None else listed
     values[plural] = [texts.changed(kind, t, rest.split("."), value) for t in _texts(kind, plural, listed)]
 
 
@@ -150,6 +208,14 @@ def _texts(kind: str, plural: str, listed: Any) -> tuple[str, ...]:
         text = texts.from_table(kind, entry, default) if isinstance(entry, Mapping) else entry
         found.append(texts.canonical(kind, text))
     return tuple(dict.fromkeys(found))
+
+
+def _default_worlds(tasks: Sequence[str]) -> tuple[str, ...]:
+    """The world where none is named: the owners of the data, if all tasks have some."""
+    found = tuple(dict.fromkeys(texts.default_world(task) for task in tasks))
+    rule = "the data of some name owners and those of others do not, so there is no common default"
+    check(len(found) == 1, f"tasks {', '.join(tasks)} without worlds", rule, f"name worlds, e.g. {found[0]}")
+    return found
 
 
 def _seeds(listed: Any) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedcohort.errors import BadParameter, UnknownName
+from fedcohort.errors import BadParameter, FedcohortError, UnknownName
 from fedcohort.registry import lookup as registry
 from fedcohort.tasks import catalogue as tasks
 from fedcohort.worlds import catalogue as worlds
@@ -104,6 +104,47 @@ def defaults(kind: str, name: str) -> dict[str, Any]:
         holder = spec.default if option in tasks.PLAN_OPTIONS else spec
         found[option] = own[option] if option in own else getattr(holder, option)
     return found
+
+
+def name_of(text: str) -> str:
+    """The name in a text."""
+    return text.partition("(")[0].strip()
+
+
+def parameters(kind: str, text: str) -> Sequence[str]:
+    """The parameters that a text may have; none for one that cannot be read."""
+    try:
+        if kind == "world":
+            return tuple(registry.make_world_spec(text).to_dict())
+        return tuple(defaults(kind, registry.parse(text)[0]))
+    except FedcohortError:
+        return ()
+
+
+def holders(kind: str, key: str) -> list[str]:
+    """The names of this kind that have a parameter of this name; worlds share their fields and are not asked."""
+    return [] if kind == "world" else [name for name in registry.names(kind) if key in parameters(kind, name)]
+
+
+def default_world(task: str) -> str:
+    """The world of a run that names none: data that name the owners of their samples are divided among those."""
+    if file_of(task) or _own("task", registry.parse(task)[0]):
+        owned = registry.make_task_spec(task).owners() is not None
+    else:
+        entry = tasks.ENTRIES.get(registry.parse(task)[0])
+        owned = entry is not None and entry.dataset in _OWNED
+    return OWNERS if owned else WORLD
+
+
+def _own(kind: str, name: str) -> bool:
+    """Whether a name is not of our catalogue: module:name, a file, or what another package brings."""
+    if ":" in name:
+        return True
+    return kind in ("world", "task") and name in registry.entries(kind) and name not in _ours(kind)
+
+
+def _ours(kind: str) -> Sequence[str]:
+    return worlds.names() if kind == "world" else tasks.names()
 
 
 def is_file(kind: str, text: str) -> bool:
