@@ -166,7 +166,7 @@ def test_measure_of_a_run():
         "terminal": 0.5, "best": 0.8, "early_stop": 0.6, "final": 0.5, "drop": 0.3, "rounds_to_target": 3.0,
         "time_to_target": 30.0, "seconds": 50.0, "loss": 0.5, "macro_f1": 0.25, "f1": None, "bytes_down": 500.0,
         "bytes_up": 250.0, "bytes_probes": 35.0, "bytes_signals": 5.0, "bytes": 790.0, "jain": 0.5, "coverage": 0.5,
-        "max_min": None, "client_mean": 0.4, "client_variance": 0.08 / 3, "client_worst": 0.2,
+        "never_used": 0.0, "max_min": None, "client_mean": 0.4, "client_variance": 0.08 / 3, "client_worst": 0.2,
     }  # fmt: skip
     assert set(found) == set(expected)
     for name, value in expected.items():

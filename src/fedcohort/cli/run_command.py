@@ -123,6 +123,10 @@ def _summary(finished: running.RunResult, how: str = "") -> None:
         f"{len(history.rows)} rounds, accuracy {last.get('accuracy', float('nan')):.4f}, "
         f"virtual time {last.get('clock', 0.0):,.0f} s, participation fairness {history.fairness():.3f} (Jain)"
     )
+    usage = history.usage()
+    known, never = int((usage.asked > 0).sum()), int(((usage.asked > 0) & (usage.used == 0)).sum())
+    replies = f"{usage.used.sum():,} of {usage.asked.sum():,} replies used"
+    console.print(f"{replies}; {never} of {known} clients asked and never used")
     console.print(f"run folder: {finished.folder}{how}")
 
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ from fedcohort.rounds.over_selection import BackOff, OverSelection
 from fedcohort.rounds.policy import RoundPolicy
 from fedcohort.rounds.recovery import Closing, Recovery
 from fedcohort.rounds.session import Session
+from fedcohort.rounds.usage import Usage
 from fedcohort.rounds.validation import Limits
 from fedcohort.signals import of_side
 from fedcohort.types import STALENESS, Arrays, Cohort, Index, Model, Outcome, Plan, Probed, Real, RoundResult, Signals
@@ -61,6 +62,7 @@ class OpenRound:
     probed: int = 0
     elapsed: float = 0.0  # seconds since the work was sent out
     timed_out: bool = False
+    owed: Index = field(default_factory=lambda: np.empty(0, np.int64))  # clients that are waited for: `use_floor`
 
 
 class RoundEngine:
@@ -88,7 +90,7 @@ class RoundEngine:
         self.over_selection, self.back_off = OverSelection(policy.over_select), BackOff(policy.back_off)
         self.out, self.version = Outstanding(), 0
         self.models: dict[int, Real] = {}  # asynchronous: version -> parameters, for a selector that reads weights
-        self.history = History(backend.population)
+        self.history, self.usage = History(backend.population), Usage()
         self.refused: Counter[str] = Counter()  # reason codes of everything that was not accepted
         self.ended = ""  # why the last round ended
         self.open_round: OpenRound | None = None
@@ -116,6 +118,7 @@ class RoundEngine:
         self.open_round = OpenRound(
             Dispatch(index, self.model, cohort, plan, self._needs), measured, backend.clock, probed["clients"]
         )
+        self.open_round.owed = cohort.clients[self.usage.owed(cohort.clients, self.policy.use_floor)]
         return self.open_round
 
     def receive(self, arrivals: Arrivals) -> None:
@@ -132,7 +135,7 @@ class RoundEngine:
         running = int(self.out.running.sum())
         if self.policy.buffer_size:
             return self._buffer_due(running)
-        if running and self._enough(self.policy.closes_at):
+        if running and self._enough(self.policy.waits_for(len(self.out))) and not self._owing():
             return "enough-replies"
         if not running:
             return "all-answered"
@@ -175,6 +178,7 @@ class RoundEngine:
         state, closing = found
         if session.journal is not None:
             self.history = read_history(session.journal, backend.population, upto=session.index)
+            self.usage = self.history.usage()
         self.load_state_dict(state, closing.out)
         model = self.model.params if "model" in self._needs else None
         self._tell(replace(closing, result=replace(closing.result, model=model)))
@@ -182,10 +186,13 @@ class RoundEngine:
 
     def _tell(self, closing: Closing) -> dict[str, Any]:
         """Let journal, selector and history know of a round."""
-        self.session.tell(closing.result, closing.row, closing.reasons)
-        self.history.append(closing.row, closing.result.clients, closing.reasons)
+        result = closing.result
+        self.session.tell(result, closing.row, closing.reasons)
+        used = result.clients[result.outcome == Outcome.OK]
+        self.history.append(closing.row, result.clients, closing.reasons, used)
+        self.usage.add(result.clients, used)
         self.history.population = self.backend.population
-        self.backend.told(closing.result)
+        self.backend.told(result)
         return closing.row
 
     # -- asking ----------------------------------------------------------------------------------------------------
@@ -263,7 +270,12 @@ class RoundEngine:
         if self.policy.buffer_size:
             left = self.out.rows["departed"][self.out.running]
             return float(left.min()) + self.policy.deadline, self.policy.buffer_size - self.out.accepted
-        return rnd.start + self.policy.deadline, self.policy.closes_at - self.out.accepted
+        return rnd.start + self.policy.deadline, max(self.policy.waits_for(len(self.out)) - self.out.accepted, 1)
+
+    def _owing(self) -> bool:
+        """Whether somebody is still at work who would otherwise be used too seldom."""
+        assert self.open_round is not None
+        return bool(np.isin(self.out.clients[self.out.running], self.open_round.owed).any())
 
     def _buffer_due(self, running: int) -> str | None:
         if not len(self.out):
@@ -300,6 +312,7 @@ class RoundEngine:
         enough = idle or out.accepted >= self.policy.min_replies
         self.backend.finish(idle=idle, pause=self.back_off.pause(not enough))
         landed = replace(out.land(np.ones(len(out), np.bool_), self._size), cohort=rnd.work.cohort)
+        landed = replace(landed, updates=self.usage.weighted(landed.updates, self.policy.weight_by_use))
         return landed, self._aggregate(rnd, landed, rnd.work.plan, enough=enough), fates
 
     def _buffered(self, rnd: OpenRound, why: str) -> tuple[Landed, dict[str, float], Fates]:

@@ -10,11 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.stats import jain
+from fedcohort.rounds.usage import Usage
 from fedcohort.storage.journal_reader import JournalReader
-from fedcohort.types import Index
+from fedcohort.types import Index, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from fedcohort.engines.trained_model import TrainedModel
 
 
 @dataclass
@@ -33,14 +36,22 @@ class History:
     rows: list[dict[str, Any]] = field(default_factory=list)
     cohorts: list[Index] = field(default_factory=list)
     reasons: list[dict[int, str]] = field(default_factory=list)
+    used: list[Index] = field(default_factory=list)  # clients whose update is in the model, per round
     ended: str = ""  # why the run ended; empty while it is going
     notes: list[str] = field(default_factory=list)  # what a person must know besides the numbers
+    names: tuple[str, ...] = ()  # of the clients by slot, where the data name them
+    model: TrainedModel | None = field(default=None, repr=False)  # after the last round; None where it was only read
 
-    def append(self, row: dict[str, Any], cohort: Index, reasons: Mapping[int, str]) -> None:
+    def append(self, row: dict[str, Any], cohort: Index, reasons: Mapping[int, str], used: Index) -> None:
         """One more round."""
         self.rows.append(row)
         self.cohorts.append(cohort)
         self.reasons.append(dict(reasons))
+        self.used.append(used)
+
+    def name(self, slot: int) -> str:
+        """How a client is called: its name in the data, or its slot."""
+        return self.names[slot] if slot < len(self.names) else str(slot)
 
     def column(self, name: str) -> NDArray[np.float64]:
         """One number per round; NaN where it was not measured."""
@@ -62,6 +73,10 @@ class History:
         for cohort in self.cohorts:
             np.add.at(counts, cohort, 1)
         return counts
+
+    def usage(self) -> Usage:
+        """How often each client was asked, and how often its work was used (always, where that was not kept)."""
+        return Usage.of(self.population, self.cohorts, self.used or self.cohorts)
 
     def fairness(self) -> float:
         """Jain's index of participation."""
@@ -108,6 +123,7 @@ def read_history(journal: JournalReader, population: int | None = None, upto: in
     """
     history = History(population or 0)
     history.notes += journal.header.get("notes", [])
+    history.names = client_names(journal)
     for record in journal.records():
         if record.kind == "ask" and population is None:
             population = history.population = int(record.unpack()[1]["population"])
@@ -120,8 +136,15 @@ def read_history(journal: JournalReader, population: int | None = None, upto: in
         if upto is not None and record.round >= upto:
             break
         arrays, meta = record.unpack()
-        history.append(meta["metrics"], arrays["clients"], {int(k): v for k, v in meta["reasons"].items()})
+        used = arrays["clients"][arrays["outcome"] == Outcome.OK]
+        history.append(meta["metrics"], arrays["clients"], {int(k): v for k, v in meta["reasons"].items()}, used)
     return history
+
+
+def client_names(journal: JournalReader) -> tuple[str, ...]:
+    """The names of the clients that a journal began with; none where they have only slots."""
+    found = journal.header.get("clients", [])
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def _number(value: Any) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Annotated, Any
 
-from fedcohort.core.constraints import Choice, Count, CountOrZero, Either, Interval, NotNegative
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Either, Interval, NotNegative, Share
 from fedcohort.errors import check, check_fields
 from fedcohort.signals import PRIVACY_LEVELS
 
@@ -42,6 +42,9 @@ class RoundPolicy:
     buffer_size: CountOrZero = setting(
         0, "asynchronous: cohort_size clients are always out, the model moves at every so many updates (0: rounds)"
     )
+    wait_for_slow: Share = setting(0.0, "share of those asked beyond close_after that a round still waits for")
+    use_floor: Share = setting(0.0, "clients used in less than this share of their asks are waited for")
+    weight_by_use: Share = setting(0.0, "weights are divided by the probability of being used to this power")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -57,6 +60,16 @@ class RoundPolicy:
     def closes_at(self) -> int:
         """Accepted replies at which a round closes."""
         return self.close_after or self.cohort_size
+
+    @property
+    def closes_early(self) -> bool:
+        """Whether a round may end while some of those asked are still at work."""
+        more = isinstance(self.over_select, str) or self.over_select > 1.0 or self.closes_at < self.cohort_size
+        return more and not self.buffer_size and self.wait_for_slow < 1.0
+
+    def waits_for(self, asked: int) -> int:
+        """Accepted replies at which a round closes that has asked so many."""
+        return self.closes_at + math.ceil(self.wait_for_slow * max(asked - self.closes_at, 0))
 
     def _check_asynchronous(self) -> None:
         """What has no meaning where there are no rounds."""

@@ -67,6 +67,7 @@ def doubts(selector: Selector, method: Method, policy: RoundPolicy, plan: Plan) 
 def findings(history: History, policy: RoundPolicy, before: Mapping[str, float], model: Model) -> list[str]:
     """What is wrong with the results of a run that has ended; `before` are the test metrics of the untrained model."""
     found = [_divergence(history, before, model), _silence(history), _losses(history, policy)]
+    found.append(history.usage().sentence(early=policy.closes_early))
     return [text for text in found if text]
 
 

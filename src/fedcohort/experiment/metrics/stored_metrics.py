@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.stats import js_divergence
-from fedcohort.errors import UnknownName
+from fedcohort.errors import ConfigError, UnknownName
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.metrics import run_metrics as metrics
 from fedcohort.experiment.metrics.run_metrics import NOT_REACHED
@@ -20,6 +20,7 @@ from fedcohort.experiment.runs import build_world_for, read
 from fedcohort.experiment.store import client_accuracy
 from fedcohort.protocols import World
 from fedcohort.registry.lookup import make_task_spec, make_world_spec
+from fedcohort.registry.own_objects import GIVEN, names_module
 from fedcohort.rounds.history import History
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ class RunRecord:
 
     @cached_property
     def world(self) -> BuiltWorld:
-        """The world the run took place in, built again: what an oracle knows."""
+        """The world the run took place in, built again: what an oracle knows. Nothing is imported for it."""
+        for text in (self.config.world, self.config.task):
+            if names_module(text) or text.startswith(GIVEN):
+                raise ConfigError(f"{text}", "reports do not import what a run folder names", "look at other metrics")
         return build_world_for(make_world_spec(self.config.world), make_task_spec(self.config.task), self.config.seed)
 
     def total(self, column: str) -> float:
@@ -158,6 +162,7 @@ _ALL = (
     ),
     Metric("jain", "Jain's index of how often clients were asked", 1, lambda s: s.participation().jain),
     Metric("coverage", "share of clients asked at least once", 1, lambda s: s.participation().coverage),
+    Metric("never_used", "share of clients asked in vain, time and again", -1, lambda s: s.history.usage().never_share),
     Metric(
         "max_min",
         "most often / least often asked (-: somebody was not)",
@@ -171,11 +176,18 @@ _ALL = (
         "regret_noise",
         "regret in correct labels against the cleanest",
         -1,
-        lambda s: s.regret(correct_labels(s.world)),
+        lambda s: _regret(s, correct_labels),
     ),
-    Metric("regret_skew", "regret in evenness against the least skewed", -1, lambda s: s.regret(evenness(s.world))),
+    Metric("regret_skew", "regret in evenness against the least skewed", -1, lambda s: _regret(s, evenness)),
 )
 METRICS: dict[str, Metric] = {m.name: m for m in _ALL}
+
+
+def _regret(s: RunRecord, reward: Callable[[World], NDArray[np.float64]]) -> Value:
+    try:
+        return s.regret(reward(s.world))
+    except ConfigError:  # a world of somebody's own, which only a run imports
+        return None
 
 
 def _spread(s: RunRecord, name: str) -> Value:

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -190,7 +190,8 @@ class StrategyAggregator(GuardedAggregator):
         """Hand clean copies of the accepted replies to the strategy."""
         everybody = np.ones(len(updates), np.bool_)
         replies = [self.replies[int(c)] for c in updates.clients]
-        messages = [_clean(r, r.content(self.arrays_key, "metrics")) for r in replies]
+        weights = np.asarray(updates.weight, np.float64).tolist()
+        messages = [_clean(r, self._content(r, w)) for r, w in zip(replies, weights, strict=True)]
         arrays, metrics = self.inner.aggregate_train(context.index + 1, messages)
         self.metrics = dict(metrics or {})
         if arrays is None:
@@ -204,6 +205,11 @@ class StrategyAggregator(GuardedAggregator):
         named = {k: _like(named[k], self.layout.dtypes[k]) for k in self.layout.shapes}
         self.arrays = record(named)
         return Aggregated(self.layout.model(named), everybody)
+
+    def _content(self, reply: ValidReply, weight: float) -> RecordDict:
+        """The reply as the strategy reads it, with the weight that the round gives it."""
+        changed = {self.weight_key: weight} if self.weight_needed and weight != reply.weight else {}
+        return replace(reply, metrics={**reply.metrics, **changed}).content(self.arrays_key, "metrics")
 
     def aggregate_evaluate(self, index: int, replies: Sequence[tuple[Message, Mapping[str, Any]]]) -> dict[str, Any]:
         """Hand clean copies of the believed evaluations to the strategy."""

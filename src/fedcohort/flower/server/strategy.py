@@ -32,6 +32,7 @@ from fedcohort.protocols import Method, Selector, ServerEvaluator
 from fedcohort.registry.lookup import make_method, make_selector
 from fedcohort.rounds.engine import RoundEngine
 from fedcohort.rounds.session import Session
+from fedcohort.rounds.usage import Usage
 from fedcohort.types import Outcome
 
 log = logging.getLogger("flwr")
@@ -89,6 +90,10 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         s = self.settings
         log.info("\t├──> Selector: %s (reads %s)", self._text, ", ".join(sorted(self.selector.needs)) or "nothing")
         log.info("\t├──> Cohort of %d, over-selection %s, closing at %d", s.cohort_size, s.over_select, s.closes_at)
+        if s.closes_early:
+            log.info(
+                "\t├──> Rounds close early: waiting for %g of the slow, floor on use %g", s.wait_for_slow, s.use_floor
+            )
         log.info("\t├──> Deadline %g s, privacy at most %s", s.deadline, s.max_privacy)
         log.info("\t└──> State in %s", s.state_dir or "(nowhere: no resume)")
         if self.inner is not None:
@@ -124,6 +129,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
                 engine.round(last=engine.session.index + 1 == num_rounds)
                 self._log_reasons(engine)
             engine.session.close()
+            self._log_usage(engine)
             return self._result(engine, first)
         finally:
             backend.memory.close()
@@ -246,6 +252,17 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         )
         recovery = backend.memory.recovery()
         return RoundEngine(session, method, backend, settings, backend.model, limits=settings.limits, recovery=recovery)
+
+    @property
+    def usage(self) -> Usage:
+        """How often each client was asked, and how often its work was used."""
+        return Usage() if self._engine is None else self._engine.usage
+
+    def _log_usage(self, engine: RoundEngine) -> None:
+        """Say who was asked and never used, where that is a notable share."""
+        found = engine.usage.sentence(early=self.settings.closes_early)
+        if found:
+            log.warning("%s", found)
 
     def _log_reasons(self, engine: RoundEngine) -> None:
         for slot, why in sorted(engine.history.reasons[-1].items()):
