@@ -31,6 +31,8 @@ class TestLedgerSecure(SelectorContract):
 
 
 class TestLedgerWithoutLosses(SelectorContract):
+    preference = 0.52  # here the slow are the bad ones: grouped by speed, they are seldom compared with the others
+
     def make(self):
         return Ledger(losses=0.0)
 
@@ -101,8 +103,8 @@ def test_six_clients_pace_and_sketch():
 
 def test_six_clients_choice():
     """Two of six. pi = 2 q / 5.1377: debts -0.111 -0.111 -0.446 0.889 0.889 0.889; T0 = 5 is the median of 2 2 2 8 8
-    32. Mean size 15. Bound 2 leaves 0, 1, 2: -0.221 - 12 * 30/20 - 0.5 * 2 * 2/5 = -18.6; bound 8 adds 3 and 5:
-    1.779 - 360/50 - 1.6 = -7.0; bound 32 adds 4: at best 1.779 - 7.2 - 6.4. So {3, 5}, and no swap with 0, 1, 2 pays:
+    32. Mean size 15. Bound 2 leaves 0, 1, 2: -0.221 - 12 * 30/20 - 6 * 2/5 = -20.6; bound 8 adds 3 and 5:
+    1.779 - 360/50 - 9.6 = -15.0; bound 32 adds 4: at best 1.779 - 7.2 - 38.4. So {3, 5}, and no swap with 0, 1, 2 pays:
     each costs a place and nobody brings more data than 5. Without 3 the data term were 360/40, without 5 360/10."""
     cohort = six().select(ask(), generator(0, "select"))
     assert cohort.clients.tolist() == [3, 5]
@@ -119,11 +121,14 @@ def test_a_swap_by_hand():
     """Four of equal size, debts 1.0 1.0 0.9 0, deviations right, right, left, up: two of them. {0, 1} has D = 1 and
     pays 2.0; {0, 2} has D = 0 and pays 1.9. D0 = 1/2: with rho = 4 the swap gains 8 - 0.1, with rho = 0.04 it loses."""
     owed, x = np.array([1.0, 1.0, 0.9, 0.0]), np.array([[1.0, 0], [1, 0], [-1, 0], [0, 1]])
-    strong, weak = ledger_search.Terms(0.0, 4.0, 0.0), ledger_search.Terms(0.0, 0.04, 0.0)
-    found, balance, _ = ledger_search.exchange(owed, np.ones(4), x, 2, 1.0, strong)
+    found, value = ledger_search.exchange(owed, np.ones(4), x, 2, 4.0 / 0.5, 0.0)
     assert sorted(found) in ([0, 2], [1, 2])
+    assert value == pytest.approx(-1.9)
+    balance, _ = ledger_search.parts(x[found], np.ones(2), 4.0 / 0.5, 0.0)
     assert balance.tolist() == [8.0, 8.0]  # alone, either has D = 1
-    assert sorted(ledger_search.exchange(owed, np.ones(4), x, 2, 1.0, weak)[0]) == [0, 1]
+    found, value = ledger_search.exchange(owed, np.ones(4), x, 2, 0.04 / 0.5, 0.0)
+    assert sorted(found) == [0, 1]
+    assert value == pytest.approx(0.08 - 2.0)
 
 
 # the equations again, from their text
@@ -172,7 +177,7 @@ class Again:
     def tell(self, r):
         pi = self.rates(len(r.clients))
         for i in range(self.n):
-            self.owed[i] = min(self.owed[i] + pi[i], 3)
+            self.owed[i] = min(self.owed[i] + pi[i], 6)
         for i in r.clients:
             self.owed[i] -= 1
             self.asked[i].append(r.index)
@@ -228,7 +233,7 @@ def test_rates_debts_and_seconds_agree_with_the_equations(seed):
         )
 
 
-TERMS = ledger_search.Terms(0.5, 4.0, 12.0)
+TERMS = ledger_search.Terms(3.0, 4.0, 12.0)
 
 
 def problem(seed, n=14, k=3):
@@ -238,57 +243,62 @@ def problem(seed, n=14, k=3):
 
 
 def searched(owed, seconds, samples, x, k, terms=TERMS):
-    pace = ledger_search.pace_of(np.log(seconds), k, np.random.default_rng(0))
-    rows, bound = ledger_search.within_best_bound(owed, np.log(seconds), samples, k, pace, terms)
-    at, _, _ = ledger_search.exchange(owed[rows], samples[rows], x[rows], k, samples.mean(), terms)
-    return rows[at], rows, bound
+    return ledger_search.search(owed, np.log(seconds), samples, lambda at: x[at], k, terms, np.random.default_rng(0)).at
 
 
-def cost(chosen, pool, owed, seconds, samples, x, k, terms=TERMS):
-    """Eq. 8; D0 over the clients that the search was left with."""
-    w, s = samples[list(chosen)], np.array(list(chosen))
+def cost(chosen, owed, seconds, samples, x, k, terms=TERMS):
+    """Eq. 8; D0 over everybody."""
+    s = np.array(chosen)
+    w = samples[s]
     d = (w[:, None] * x[s]).sum(axis=0) / w.sum()
-    d0 = np.mean(((samples[pool, None] * x[pool]) ** 2).sum(axis=1)) / (k * samples[pool].mean() ** 2)
+    d0 = np.mean(((samples[:, None] * x) ** 2).sum(axis=1)) / (k * samples.mean() ** 2)
     t0 = np.quantile(seconds, 1 - 1 / k)
     pace = terms.pace * k * seconds[s].max() / t0
     return pace + terms.balance * (d @ d) / d0 + terms.data * k * samples.mean() / w.sum() - owed[s].sum()
 
 
 def test_the_search_is_near_the_best_of_all_cohorts():
-    """Against every one of the 364 cohorts: of a hundred, three are better on average."""
+    """Against every one of the 364 cohorts: the best one in most cases, and among the best hundredth on average."""
     better = []
     for seed in range(40):
         given_ = problem(seed)
-        found, _, _ = searched(*given_)
-        pool = np.arange(given_[0].size)
-        values = np.array([cost(c, pool, *given_) for c in combinations(range(14), 3)])
-        mine = cost(found, pool, *given_)
-        better.append((values < mine - 1e-9).mean())
-    assert np.mean(better) < 0.03
+        values = np.array([cost(c, *given_) for c in combinations(range(14), 3)])
+        better.append((values < cost(searched(*given_), *given_) - 1e-9).mean())
+    assert np.median(better) == 0
+    assert np.mean(better) < 0.01
 
 
-def test_no_single_swap_below_the_bound_is_better():
+def test_no_single_swap_is_better():
+    """Balance, data and debts, added up by hand for every swap with a candidate that was left out."""
     for seed in range(40):
-        given_ = problem(seed, n=60, k=6)
-        found, pool, bound = searched(*given_)
-        assert given_[1][found].max() <= bound * (1 + 1e-9)
-        terms = ledger_search.Terms(0.0, TERMS.balance, TERMS.data)  # the bound has paid for the time
-        mine = cost(found, pool, *given_, terms)
-        for out in found:
-            for new in np.setdiff1d(pool, found):
-                other = [new if c == out else c for c in found]
-                assert cost(other, pool, *given_, terms) > mine - 1e-6
+        owed, _, samples, x, k = problem(seed, n=24, k=6)
+        z, rho, v = samples[:, None] * x, 3.0, 900.0
+        found, value = ledger_search.exchange(owed, samples, z, k, rho, v)
+
+        def by_hand(chosen, owed=owed, samples=samples, z=z):
+            total, weight = z[chosen].sum(axis=0), samples[chosen].sum()
+            return 3.0 * (total @ total) / weight**2 + 900.0 / weight - owed[chosen].sum()
+
+        assert value == pytest.approx(by_hand(found))
+        others = np.setdiff1d(np.arange(24), found)
+        swaps = [np.append(found[found != out], new) for out in found for new in others]
+        assert min(by_hand(chosen) for chosen in swaps) > value - 1e-6
 
 
 def test_the_bound_is_the_best_of_all_bounds():
     """Without balance and data, by hand: for every bound, the sum of the K largest debts below it minus its time."""
     for seed in range(40):
         owed, seconds, samples, x, k = problem(seed, n=20, k=4)
-        terms = ledger_search.Terms(0.5, 0.0, 0.0)
-        found, _, _ = searched(owed, seconds, samples, x, k, terms)
+        found = searched(owed, seconds, samples, x, k, ledger_search.Terms(0.5, 0.0, 0.0))
         t0 = np.quantile(seconds, 1 - 1 / k)
         values = [np.sort(owed[seconds <= s])[-k:].sum() - 0.5 * k * s / t0 for s in np.sort(seconds)[k - 1 :]]
-        assert owed[found].sum() - 0.5 * k * seconds[found].max() / t0 >= max(values) - 1e-9
+        assert owed[found].sum() - 0.5 * k * seconds[found].max() / t0 == pytest.approx(max(values))
+
+
+def test_debts_in_single_precision_give_the_same_cohort():
+    owed, seconds, samples, x, k = problem(5, n=60, k=6)
+    single = searched(owed.astype(np.float32), seconds.astype(np.float32), samples, x.astype(np.float32), k)
+    assert sorted(single) == sorted(searched(owed, seconds, samples, x, k))
 
 
 @pytest.mark.parametrize("order", ["independent", "slow are owed more", "equal debts"])
@@ -305,11 +315,12 @@ def test_many_clients_are_shortlisted_without_loss(order, monkeypatch):
     owed, samples = ledger_search.without_ties(debts, rng), rng.integers(5, 300, n)
     assert np.unique(owed).size > 100
     pace = ledger_search.pace_of(log_seconds, k, rng)
-    short, bound = ledger_search.within_best_bound(owed, log_seconds, samples, k, pace, TERMS)
+    short = ledger_search.best_bounds(owed, log_seconds, samples, k, pace, TERMS)
     monkeypatch.setattr(ledger_search, "_relevant", lambda owed, *_: np.arange(owed.size))
-    full, same = ledger_search.within_best_bound(owed, log_seconds, samples, k, pace, TERMS)
-    assert bound == same
-    np.testing.assert_array_equal(owed[short], owed[full])
+    full = ledger_search.best_bounds(owed, log_seconds, samples, k, pace, TERMS)
+    assert len(short) == len(full) == ledger_search.TRIES
+    for some, all_ in zip(short, full, strict=True):
+        np.testing.assert_array_equal(owed[some], owed[all_])
 
 
 def test_state_is_small():
@@ -346,14 +357,14 @@ def test_debts_sum_to_zero_and_stay_in_range(seed, n, k):
         assert clients.size == min(k, here.size)
         selector.observe(result(clients, index=index))
         owed = selector.state.owed
-        assert owed.max() <= 3
-        assert owed.min() >= -3
-        limited |= bool(owed.max() > 1.9 or owed.min() <= -3)
+        assert owed.max() <= 6
+        assert owed.min() >= -6
+        limited |= bool(owed.max() > 4.9 or owed.min() <= -6)
         assert limited or abs(float(owed.sum())) < 1e-3 * n
 
 
 def test_everybody_gets_its_share():
-    """Equal quality: over 40 rounds of 5 among 20 everybody is asked ten times, give or take three places of credit,
+    """Equal quality: over 40 rounds of 5 among 20 everybody is asked ten times, give or take six places of credit,
     although half of them are slow and all are of different size."""
     rng, selector, times = np.random.default_rng(0), Ledger(), np.zeros(20)
     expected, samples = np.where(np.arange(20) < 10, 1.0, 6.0), rng.integers(10, 200, 20)
@@ -363,7 +374,7 @@ def test_everybody_gets_its_share():
         times[clients] += 1
         grouped += np.unique(expected[clients]).size == 1
         selector.observe(result(clients, seconds=expected[clients], index=index))
-    assert np.abs(times - 10).max() <= 3
+    assert np.abs(times - 10).max() <= 6
     assert grouped >= 20  # rounds whose members are equally fast; 1 of 40 by chance
 
 
@@ -390,9 +401,10 @@ def test_new_clients_start_even():
 
 
 def test_after_a_drought_nobody_waits_for_ever():
-    """Only 2 of 20 for 100 rounds: they owe at most 3 places, and are back soon after the others are."""
+    """Only 2 of 20 for 100 rounds: they owe at most 6 places and the others are owed at most 6. In each further round the
+    two gain 0.25 and the others lose 5/18 - 1/4, so that they meet after 12 / (0.25 + 0.028) = 43 rounds."""
     rng, selector, seen = np.random.default_rng(0), Ledger(secure=True), []
-    for index in range(140):
+    for index in range(150):
         here = [0, 1] if index < 100 else np.arange(20)
         clients = selector.select(ask(5, here, np.full(20, 10), np.ones(20), index), rng).clients
         selector.observe(result(clients, index=index))

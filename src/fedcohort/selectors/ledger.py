@@ -4,7 +4,7 @@
 
 Every round credits each client with the share of the K places that it is owed, and debits one from those asked:
 
-    Q_i <- min(Q_i + pi_i, 3) - [i asked],     pi = q K / sum q, capped at 1                                        (1)
+    Q_i <- min(Q_i + pi_i, 6) - [i asked],     pi = q K / sum q, capped at 1                                        (1)
     q_i = max(0.05, exp(-kappa (p_i - 0.05)+) clip(1/2 + 2 beta_i, 0, 1) clip(2 m_i, 0, 1)^2 (h_i + 2) / (a_i + 2))  (2)
 
 where client i was asked a_i times and sent h_i usable replies. What the replies say, r = 1 .. h_i:
@@ -26,9 +26,11 @@ T0 is the (1 - 1/K) quantile of s, D0 the mean of D over random cohorts. Debts f
 long run, so that the cohort may be chosen for time and balance without starving anybody (drift plus penalty).
 
 Choices
-    * The search for (8): 24 bounds on the seconds; the 4 K largest debts below the best one; three passes of swaps.
+    * The search for (8): 24 bounds on the seconds; below each of the best eight, three passes of swaps among the 4 K
+      largest debts; the best of the eight (fewer if K is above 25).
     * Credits are given when clients are told, as many as rows are told: debts sum to zero also when rounds are
-      asynchronous, over-selected or short of clients. Nobody owes more than 3 places either.
+      asynchronous, over-selected or short of clients. Nobody is owed, or owes, more
+      than `limit` places.
     * A reply with any NaN or infinite signal counts as asked, not as a reply, and teaches nothing else. Fewer than
       three usable replies in a result have no meaningful median: then only durations are learnt.
     * The moving means of (3) and (7) have weights of at least 1/2, that of (5) of at least 1/5.
@@ -44,7 +46,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.core.constraints import Choice, NotNegative
+from fedcohort.core.constraints import Choice, NotNegative, Positive
 from fedcohort.core.table import Table, column
 from fedcohort.errors import checked
 from fedcohort.selectors._parts import ledger_quality, ledger_search
@@ -55,7 +57,6 @@ from fedcohort.selectors.base import StatefulSelector
 from fedcohort.types import Cohort, Index, Real, Round, RoundResult, Signals
 
 WIDTH = 32  # of the sketch
-MOST = 3.0  # places that anybody may be owed, or owe
 FEWEST = 3  # usable replies without which medians say nothing
 PARTS = {  # what is read, and the part of the rule that does without it
     "samples": "sizes (all count the same)",
@@ -94,6 +95,7 @@ class Ledger(StatefulSelector[LedgerState]):
         balance: weight of the imbalance of the updates [rho].
         data: weight of having few samples [v].
         losses: how strictly high losses are taken for wrong labels [kappa].
+        limit: places that anybody may be owed, or owe.
         without: signals that are not to be read; the parts that need them are left out.
         secure: read no update and no loss of a single client, as secure aggregation demands.
 
@@ -105,10 +107,11 @@ class Ledger(StatefulSelector[LedgerState]):
     def __init__(
         self,
         *,
-        pace: NotNegative = 0.5,
+        pace: NotNegative = 3.0,
         balance: NotNegative = 4.0,
         data: NotNegative = 12.0,
         losses: NotNegative = 4.0,
+        limit: Positive = 6.0,
         without: tuple[Annotated[str, Choice(*PARTS)], ...] = (),
         secure: bool = False,
     ) -> None:
@@ -119,6 +122,7 @@ class Ledger(StatefulSelector[LedgerState]):
             unread.add("last_layer_delta")
         self.needs = frozenset(PARTS) - unread
         self.losses = losses
+        self.limit = limit
         self.terms = ledger_search.Terms(pace, balance if "last_layer_delta" in self.needs else 0.0, data)
         width = WIDTH if self.terms.balance else 0
         self.state = LedgerState(sketch=np.empty((0, width), np.float32))
@@ -131,23 +135,21 @@ class Ledger(StatefulSelector[LedgerState]):
         if k <= 0:
             return Cohort(np.empty(0, np.int64))
         here: Any = slice(rnd.population) if rnd.available.size == rnd.population else rnd.available
-        debts = np.minimum(s.owed + ledger_quality.inclusion(s.quality, min(rnd.size, s.rows)), MOST)[here]
-        owed = ledger_search.without_ties(debts, rng)
-        seconds, samples = self._log_seconds(rnd)[here], self._samples(rnd)
-        pace = ledger_search.pace_of(seconds, k, rng)
-        rows, _ = ledger_search.within_best_bound(owed, seconds, samples, k, pace, self.terms)
-        sketch, usual = s.sketch[rnd.available[rows]], float(samples.mean(dtype=np.float64))
-        picked, balance, data = ledger_search.exchange(owed[rows], samples[rows], sketch, k, usual, self.terms)
-        at = rows[picked]
-        why = {
-            "owed": debts[at],
-            "pace": np.exp(seconds[at]) / pace.usual,
-            "balance": balance,
-            "data": data,
-            "quality": s.quality[rnd.available[at]],
-        }
-        order = np.argsort(at)
-        return Cohort(rnd.available[at[order]], why={name: part[order] for name, part in why.items()})
+        debts = np.minimum(s.owed + ledger_quality.inclusion(s.quality, min(rnd.size, s.rows)), self.limit)[here]
+        found = ledger_search.search(
+            ledger_search.without_ties(debts, rng),
+            self._log_seconds(rnd)[here],
+            self._samples(rnd),
+            lambda rows: s.sketch[rnd.available[rows]].astype(np.float64),
+            k,
+            self.terms,
+            rng,
+        )
+        order = np.argsort(found.at)
+        at = found.at[order]
+        why = {"owed": debts[at], "pace": found.pace[order], "balance": found.balance[order], "data": found.data[order]}
+        clients = rnd.available[at]
+        return Cohort(clients, why={**why, "quality": s.quality[clients]})
 
     def observe(self, result: RoundResult) -> None:
         """Settle the accounts (1), then learn from the usable replies."""
@@ -155,8 +157,8 @@ class Ledger(StatefulSelector[LedgerState]):
         s.grow_for(told)
         if told.size == 0:
             return
-        s.owed = np.minimum(s.owed + ledger_quality.inclusion(s.quality, min(told.size, s.rows)), MOST)
-        s.owed[told] = np.maximum(s.owed[told] - 1.0, -MOST)
+        s.owed = np.minimum(s.owed + ledger_quality.inclusion(s.quality, min(told.size, s.rows)), self.limit)
+        s.owed[told] = np.maximum(s.owed[told] - 1.0, -self.limit)
         s.asked[told] += 1
         reports = {name: np.asarray(result.signals[name]) for name in self._reported(result.signals)}
         good = result.replied & np.isfinite(result.duration)

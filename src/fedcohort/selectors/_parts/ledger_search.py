@@ -1,7 +1,8 @@
-"""Ledger, eq. 8: the search for the cohort, by a bound on the seconds and then by swaps."""
+"""Ledger, eq. 8: the search for the cohort, by bounds on the seconds and, below the best of them, by swaps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +12,10 @@ from fedcohort.types import Index, Real
 
 Double = NDArray[np.float64]
 BOUNDS = 24  # on the seconds
-POOL = 4  # times K clients are left below the best bound
-VISITS = 1000  # members that may be exchanged at most, over three passes
+POOL = 4  # times K clients are left below a bound
+TRIES = 8  # bounds below which swaps are tried, at most
+PASSES = 3  # over the members of a cohort, at most
+VISITS = 600  # members that may be exchanged at most, over all tries and passes
 EXACT = 8192  # rows from which bounds are taken from a sample of this many
 GAIN = 1e-9  # a swap must bring more
 JITTER = 1e-9  # breaks ties; relative and larger where debts are in single precision
@@ -25,6 +28,16 @@ class Terms:
     pace: float  # V
     balance: float  # rho
     data: float  # v
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The cohort, as positions among the candidates, and for each member the parts of the reason."""
+
+    at: Index
+    pace: Double  # its seconds, in units of T0
+    balance: Double  # by how much the balance term would be worse without it
+    data: Double  # the same of the data term
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +70,48 @@ def without_ties(debts: Real, rng: np.random.Generator) -> Real:
     return out
 
 
-def within_best_bound(
-    owed: Real, log_seconds: Real, samples: Real, k: int, pace: Pace, terms: Terms
-) -> tuple[Index, float]:
-    """The 4 k largest debts below the best bound, largest first, and that bound in seconds."""
+def search(
+    owed: Real,
+    log_seconds: Real,
+    samples: Real,
+    sketch: Callable[[Index], Real],
+    k: int,
+    terms: Terms,
+    rng: np.random.Generator,
+) -> Found:
+    """Eq. 8 for k of these candidates; `sketch` gives the x_i of some of them."""
+    pace = pace_of(log_seconds, k, rng)
+    pools = best_bounds(owed, log_seconds, samples, k, pace, terms)
+    v, rho, best = terms.data * k * float(samples.mean(dtype=np.float64)), -1.0, np.inf
+    for rows in pools:
+        w = samples[rows].astype(np.float64)
+        z = sketch(rows) * w[:, None]
+        if rho < 0:
+            rho = terms.balance / max(float((z * z).sum(axis=1).mean()) / (k * float(w.mean()) ** 2), 1e-12)  # rho / D0
+        members, value = exchange(owed[rows].astype(np.float64), w, z, k, rho, v)
+        seconds = np.exp(log_seconds[rows[members]].astype(np.float64)) / pace.usual
+        value += terms.pace * k * float(seconds.max())
+        if value < best - GAIN:
+            best, found = value, Found(rows[members], seconds, *parts(z[members], w[members], rho, v))
+    return found
+
+
+def best_bounds(owed: Real, log_seconds: Real, samples: Real, k: int, pace: Pace, terms: Terms) -> list[Index]:
+    """The 4 k largest debts below a bound, largest first, for the best few bounds, best first (balance left aside)."""
     mean, rows = float(samples.mean(dtype=np.float64)), _relevant(owed, log_seconds, POOL * k, pace)
     place = np.searchsorted(pace.bounds, log_seconds[rows])
     order = np.argsort(place, kind="stable")
     start = np.searchsorted(place, np.arange(pace.bounds.size + 1), sorter=order)
-    kept, best, found = rows[:0], -np.inf, (rows, 0.0)
+    kept, found = rows[:0], []
     for b, seconds in enumerate(np.exp(pace.bounds)):
         kept = np.concatenate([kept, rows[order[start[b] : start[b + 1]]]])
         kept = kept[np.argsort(-owed[kept], kind="stable")[: POOL * k]]
-        if kept.size < k:
-            continue
-        top = kept[:k]
-        value = owed[top].sum(dtype=np.float64) - terms.data * k * mean / samples[top].sum(dtype=np.float64)
-        value -= terms.pace * k * seconds / pace.usual
-        if value > best + 1e-12:
-            best, found = value, (kept, float(seconds))
-    return found
+        if kept.size >= k:
+            top = kept[:k]
+            cost = terms.pace * k * seconds / pace.usual - owed[top].sum(dtype=np.float64)
+            found.append((cost + terms.data * k * mean / samples[top].sum(dtype=np.float64), kept))
+    tries = max(min(TRIES, VISITS // (PASSES * k)), 1)
+    return [pool for _, pool in sorted(found, key=lambda pair: pair[0])[:tries]]
 
 
 def _relevant(owed: Real, log_seconds: Real, m: int, pace: Pace) -> Index:
@@ -90,21 +125,16 @@ def _relevant(owed: Real, log_seconds: Real, m: int, pace: Pace) -> Index:
     return np.flatnonzero((owed >= least) | (log_seconds <= float(pace.bounds[0])))
 
 
-def exchange(owed: Real, samples: Real, sketch: Real, k: int, usual: float, terms: Terms) -> tuple[Index, Real, Real]:
-    """Start with the k largest debts (the first rows), swap one member at a time while eq. 8 falls.
+def exchange(owed: Double, w: Double, z: Double, k: int, rho: float, v: float) -> tuple[Index, float]:
+    """Start with the first k rows, swap one member at a time while eq. 8 without its first term falls.
 
-    `usual` is the mean of n_i over all candidates. Returns the positions of the cohort and, for each of its members,
-    by how much balance and data would be worse without it.
+    z_i = n_i x_i and w_i = n_i. Returns the positions of the cohort and that value.
     """
-    owed, w = owed.astype(np.float64), samples.astype(np.float64)
-    z = sketch.astype(np.float64) * w[:, None]
     square = (z * z).sum(axis=1)
-    rho = terms.balance / max(float(square.mean()) / (k * float(w.mean()) ** 2), 1e-12)
-    v = terms.data * k * usual
     members, inside = np.arange(k), np.arange(w.size) < k
     total, weight, debt = z[:k].sum(axis=0), float(w[:k].sum()), float(owed[:k].sum())
-    best, idle = rho * float(total @ total) / weight**2 + v / weight - debt, 0
-    for visit in range(min(3 * k, VISITS) if w.size > k else 0):
+    best, idle = (rho * float(total @ total) / weight + v) / weight - debt, 0
+    for visit in range(min(PASSES * k, VISITS) if w.size > k else 0):
         i = members[visit % k]
         rest, left, owing = total - z[i], weight - w[i] + w, debt - owed[i] + owed
         value = (rho * (float(rest @ rest) + 2 * (z @ rest) + square) / left + v) / left - owing
@@ -116,11 +146,11 @@ def exchange(owed: Real, samples: Real, sketch: Real, k: int, usual: float, term
             total, weight, debt, best, idle = rest + z[j], float(left[j]), float(owing[j]), float(value[j]), 0
         if idle == k:
             break
-    return members, *_worth(z[members], w[members], rho, v)
+    return members, best
 
 
-def _worth(z: Double, w: Double, rho: float, v: float) -> tuple[Double, Double]:
-    """By how much the balance and the data terms would be worse without each member."""
+def parts(z: Double, w: Double, rho: float, v: float) -> tuple[Double, Double]:
+    """By how much the balance and the data terms would be worse without each member of the cohort."""
     if w.size < 2:
         return np.zeros(w.size), np.zeros(w.size)
     total, weight = z.sum(axis=0), float(w.sum())

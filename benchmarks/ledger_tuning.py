@@ -1,0 +1,93 @@
+"""Variants of ledger's rule against uniform on the arena's problems, on seeds that the arena does not use.
+
+    python benchmarks/ledger_tuning.py "ledger" "ledger(pace=1.0)"     # what the results lack is run and added
+    python benchmarks/ledger_tuning.py --table                         # the table of docs/ledger.md
+
+Every difference is paired by problem and seed, in points of accuracy: the anytime score (the area under the curve of
+accuracy over time, up to the problem's horizon) and the final one. Intervals are +- one standard error over seeds.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from fedcohort.arena.cells import entry, play
+from fedcohort.arena.problem_set import problem, tier_problems
+
+RESULTS = Path(__file__).parent / "results" / "ledger_tuning.json"
+SEEDS = range(106, 114)
+ORACLE_PROBLEMS = ("har-devices",)
+
+
+def problems():
+    return [p for p in (*tier_problems("quick"), *map(problem, ORACLE_PROBLEMS)) if p.available]
+
+
+def load():
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def run(texts, seeds):
+    results = load()
+    for text in ("uniform", *texts):
+        for p in problems():
+            for seed in seeds:
+                found = results.setdefault(text, {}).setdefault(p.name, {})
+                if str(seed) in found:
+                    continue
+                row = play(entry(text), p, seed)
+                if "error" in row:
+                    raise SystemExit(f"{text} on {p.name}, seed {seed}: {row['error']}")
+                found[str(seed)] = [round(row["scores"][name], 5) for name in ("anytime", "final")]
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        print(line(text, results), flush=True)
+
+
+def differences(text, results):
+    """[problem, seed, score] in points over uniform, for the problems that the variant was run on."""
+    done = [name for name in results["uniform"] if name in results[text]]
+    return done, 100 * np.array(
+        [[np.subtract(v, results["uniform"][name][s]) for s, v in results[text][name].items()] for name in done]
+    )
+
+
+def line(text, results):
+    names, d = differences(text, results)
+    by_seed = d.mean(axis=0)
+    error = by_seed.std(axis=0, ddof=1) / len(by_seed) ** 0.5
+    cells = [f"{name.split('-')[1]} {a:+.1f}/{f:+.1f}" for name, (a, f) in zip(names, d.mean(axis=1), strict=True)]
+    mean = by_seed.mean(axis=0)
+    return f"{text:44s} {mean[0]:+.2f}±{error[0]:.2f} {mean[1]:+.2f}±{error[1]:.2f}  " + ", ".join(cells)
+
+
+def table():
+    results = load()
+    names = list(results["uniform"])
+    print("| variant | anytime | final | " + " | ".join(n.removeprefix("digits-") for n in names) + " |")
+    print("|---" * (len(names) + 3) + "|")
+    for text in results:
+        if text == "uniform":
+            continue
+        _, d = differences(text, results)
+        by_seed = d.mean(axis=0)
+        mean, error = by_seed.mean(axis=0), by_seed.std(axis=0, ddof=1) / len(by_seed) ** 0.5
+        cells = [f"{a:+.1f}" for a in d.mean(axis=1)[:, 0]]
+        both = [f"{m:+.2f} ± {e:.2f}" for m, e in zip(mean, error, strict=True)]
+        print(f"| `{text}` | " + " | ".join(both + cells) + " |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("variants", nargs="*")
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args()
+    if given.variants:
+        run(given.variants, SEEDS)
+    if given.table or not given.variants:
+        table()
+
+
+if __name__ == "__main__":
+    main()
