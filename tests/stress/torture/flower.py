@@ -1,9 +1,9 @@
 """kill -9 of real Flower processes: SuperLinks with a database, SuperNodes and ServerApps of deployments on loopback.
 
-Three deployments run side by side, one of them with TLS and node keys, and each gets a third of the kills in an order
-of its own. A kill comes at a random moment after a round has closed; what was killed is started again as an operator
-would do it, and the next kill waits for the next closed round. Every kill is written down at once in a file of its own,
-so that an interrupted hour goes on where it was. The restart storm restarts every SuperNode in turn.
+Several deployments run side by side, a third of them with TLS and node keys. A kill comes at a random moment after a
+round has closed; what was killed is started again as an operator would do it, and the next kill waits for the next
+closed round. Every kill is written down at once in a file of its own, so that an interrupted hour goes on where it was.
+The restart storm restarts every SuperNode in turn.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from flower_drill import Drill, mentioning, rows_of
 
 KINDS = ("SuperLink", "SuperNode", "ServerApp")
-SECURE = (False, False, True)  # the deployments: a third with TLS and node keys
+SECURE = (False, False, False, False, True, True)  # the deployments: a third with TLS and node keys
 CLIENTS, LONGEST = 3, 15.0  # seconds between a closed round and the next kill at most
 GIVE_UP = 3  # deployments in a row that did not finish
+RUNNING: list[Drill] = []
 _LOCK = threading.Lock()
 
 
 def kills(each: int, seed: int, kept: Path | None = None) -> dict[str, Any]:
     """So many kills of each kind over the deployments; each deployment ends with a replay of all its cohorts."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended then, too
+    signal.signal(signal.SIGTERM, _end)
     with tempfile.TemporaryDirectory(prefix="flower-kills-") as name, contextlib.redirect_stdout(sys.stderr):
-        notes = Notes(kept or Path(name) / "kills.json", 3 * each)
-        plans = _plans(each, seed)
-        with ThreadPoolExecutor(len(plans)) as pool:
-            list(pool.map(lambda at: _group(at, plans[at], seed, notes, Path(name)), range(len(plans))))
+        notes = Notes(kept or Path(name) / "kills.json", each, np.random.default_rng(seed))
+        with ThreadPoolExecutor(len(SECURE)) as pool:
+            list(pool.map(lambda at: _group(at, seed, notes, Path(name)), range(len(SECURE))))
         left = mentioning(Path(name))
     return notes.figures() | {"processes left": len(left)}
 
@@ -57,12 +57,29 @@ def kills(each: int, seed: int, kept: Path | None = None) -> dict[str, Any]:
 class Notes:
     """The kills so far, in a file that is written after each."""
 
-    def __init__(self, path: Path, planned: int) -> None:
-        self.path = path
+    def __init__(self, path: Path, each: int, rng: np.random.Generator) -> None:
+        self.path, self.rng = path, rng
         known = json.loads(path.read_text()) if path.exists() else {"kills": [], "ends": []}
-        done = len(known["kills"]) >= planned and len(known["ends"]) >= len(SECURE)
-        self.kills: list[dict[str, Any]] = [] if done else known["kills"]
-        self.ends: list[dict[str, Any]] = [] if done else known["ends"]
+        self.wanted = _left(known["kills"], each)
+        if not any(self.wanted.values()):  # all were done: begin anew
+            known, self.wanted = {"kills": [], "ends": []}, _left([], each)
+        self.kills: list[dict[str, Any]] = known["kills"]
+        self.ends: list[dict[str, Any]] = known["ends"]
+
+    def take(self, secure: bool) -> str | None:
+        """What is to be killed next in a deployment of this sort."""
+        with _LOCK:
+            left = [kind for kind in KINDS for _ in range(self.wanted[secure, kind])]
+            if not left:
+                return None
+            kind = left[int(self.rng.integers(len(left)))]
+            self.wanted[secure, kind] -= 1
+            return kind
+
+    def give_back(self, secure: bool, kind: str) -> None:
+        """It could not be done."""
+        with _LOCK:
+            self.wanted[secure, kind] += 1
 
     def add(self, to: list[dict[str, Any]], **entry: Any) -> None:
         """Write one more down."""
@@ -87,30 +104,35 @@ class Notes:
         return out | {"runs not finished": sum(not e["finished"] for e in self.ends)}
 
 
-def _plans(each: int, seed: int) -> list[list[str]]:
-    """What is killed in which deployment, in which order."""
-    all_ = [kind for kind in KINDS for _ in range(each)]
-    plans = [all_[at :: len(SECURE)] for at in range(len(SECURE))]
-    return [list(np.random.default_rng((seed, at)).permutation(plan)) for at, plan in enumerate(plans)]
+def _left(done: list[dict[str, Any]], each: int) -> dict[tuple[bool, str], int]:
+    """How many kills are still to do, with and without TLS and keys, by kind; a third are with."""
+    wanted = {}
+    for at, kind in enumerate(KINDS):
+        for secure, many in ((True, (each + at) // 3), (False, each - (each + at) // 3)):
+            found = sum(k["kind"] == kind and k["secure"] == secure for k in done)
+            wanted[secure, kind] = max(many - found, 0)
+    return wanted
 
 
-def _group(at: int, plan: list[str], seed: int, notes: Notes, folder: Path) -> None:
-    """The kills of one deployment, and those of its successors where it does not finish."""
-    failures = 0
-    while not any(e["group"] == at and e["finished"] for e in notes.ends) and failures < GIVE_UP:
-        done = sum(k["group"] == at for k in notes.kills)
-        rng = np.random.default_rng((seed, at, done))
+def _group(at: int, seed: int, notes: Notes, folder: Path) -> None:
+    """Kills in one deployment as long as there are any to do, and in its successors where it does not finish."""
+    failures, secure, rng = 0, SECURE[at], np.random.default_rng((seed, at, len(notes.kills)))
+    while failures < GIVE_UP and (kind := notes.take(secure)) is not None:
         with tempfile.TemporaryDirectory(prefix=f"group-{at}-", dir=folder, ignore_cleanup_errors=True) as name:
             try:
-                with _deployment(Path(name), SECURE[at], cohort=2) as drill:
-                    for kind in plan[done:]:
-                        notes.add(notes.kills, group=at, kind=str(kind), secure=SECURE[at], **_one(drill, kind, rng))
+                with _deployment(Path(name), secure, cohort=2) as drill:
+                    while kind is not None:
+                        found = _one(drill, kind, rng)
+                        notes.add(notes.kills, kind=kind, secure=secure, **found)
+                        kind = notes.take(secure)
                     rounds = _finish(drill)
-                notes.add(notes.ends, group=at, finished=True, rounds=rounds)
+                notes.add(notes.ends, secure=secure, finished=True, rounds=rounds)
             except (TimeoutError, FedcohortError, OSError) as error:
                 failures += 1
+                if kind is not None:
+                    notes.give_back(secure, kind)
                 print(f"group {at}: {error}", file=sys.stderr, flush=True)
-                notes.add(notes.ends, group=at, finished=False, rounds=0, why=str(error)[:1000])
+                notes.add(notes.ends, secure=secure, finished=False, rounds=0, why=str(error)[:1000])
 
 
 @contextlib.contextmanager
@@ -119,6 +141,7 @@ def _deployment(folder: Path, secure: bool, cohort: int) -> Iterator[Drill]:
         tls=secure, clients=CLIENTS, rounds=10_000, deadline=0.0, patience=600.0, calm=True, cohort=cohort
     )
     drill = Drill(folder, "oort", options)
+    RUNNING.append(drill)
     try:
         drill.up()
         drill.run(**{"cohort-size": cohort})
@@ -126,6 +149,14 @@ def _deployment(folder: Path, secure: bool, cohort: int) -> Iterator[Drill]:
         yield drill
     finally:
         drill.deployment.down(2.0)
+        RUNNING.remove(drill)
+
+
+def _end(*_: object) -> None:
+    """What was started is ended with us."""
+    for drill in RUNNING:
+        drill.deployment.down(1.0)
+    os._exit(143)
 
 
 def _one(drill: Drill, kind: str, rng: np.random.Generator) -> dict[str, Any]:
