@@ -401,8 +401,8 @@ def test_new_clients_start_even():
 
 
 def test_after_a_drought_nobody_waits_for_ever():
-    """Only 2 of 20 for 100 rounds: they owe at most 6 places and the others are owed at most 6. In each further round the
-    two gain 0.25 and the others lose 5/18 - 1/4, so that they meet after 12 / (0.25 + 0.028) = 43 rounds."""
+    """Only 2 of 20 for 100 rounds: they owe at most 6 places and the others are owed at most 6. In each further round
+    the two gain 0.25 and the others lose 5/18 - 1/4, so that they meet after 12 / (0.25 + 0.028) = 43 rounds."""
     rng, selector, seen = np.random.default_rng(0), Ledger(secure=True), []
     for index in range(150):
         here = [0, 1] if index < 100 else np.arange(20)
