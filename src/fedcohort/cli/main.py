@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
@@ -25,10 +26,9 @@ from fedcohort.cli import run_command as runs
 from fedcohort.cli import skew_command as skew
 from fedcohort.cli import sweep_command as sweep
 from fedcohort.cli import world_command as world
-from fedcohort.cli.progress import plain
+from fedcohort.cli.progress import INTERRUPTED, plain, tell_warning
 from fedcohort.errors import FedcohortError
 
-INTERRUPTED = 130  # what typer makes of Ctrl-C
 _USAGE: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 app = typer.Typer(
@@ -79,6 +79,7 @@ for _name, _group in _GROUPS.items():
 
 def main() -> None:
     """Entry point of the `fedcohort` command."""
+    warnings.showwarning = tell_warning
     try:
         code = app(prog_name="fedcohort", standalone_mode=False)
     except FedcohortError as error:
@@ -92,7 +93,7 @@ def main() -> None:
         _refuse(f"memory: {str(error).rstrip('.') or 'there is not enough of it'}; ask for less at once.")
     else:
         if code == INTERRUPTED:
-            Console(stderr=True).print("stopped; continue with `fedcohort resume FOLDER`")
+            Console(stderr=True).print("stopped")
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NoReturn
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.runner import Event
 from fedcohort.experiment.store import Store
+from fedcohort.storage.run_folder import RunFolder
+
+INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 class Bar:
@@ -59,10 +65,44 @@ def watched(runs: Iterable[RunConfig], store: Store) -> Iterator[Bar]:
         yield bar
     except KeyboardInterrupt:
         bar.stop()
-        Console(stderr=True).print("stopped; nothing is lost: the same command continues")
-        raise typer.Exit(130) from None
+        stopped(f"nothing is lost: the runs are in {store.root}, and the same command continues")
     finally:
         bar.stop()
+
+
+def stopped(text: str) -> NoReturn:
+    """The end after Ctrl-C: one line that says where everything is and how to go on."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"stopped; {plain(text)}")
+    sys.exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def interruptible(folder: Path) -> Iterator[None]:
+    """While a run is written to this folder: Ctrl-C names it, and the command that continues."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if RunFolder(folder).begun:
+            go_on = f"fedcohort resume {shlex.quote(str(folder))}"
+            stopped(f"nothing is lost: the run is in {folder}; continue with `{go_on}`")
+        stopped("nothing was written yet; start again with the same command")
+
+
+_told: set[str] = set()  # notes that this process has printed
+
+
+def tell_warning(message: Warning | str, *rest: object) -> None:
+    """Print a warning as one line; takes the place of `warnings.showwarning`, which prints source code, too."""
+    del rest
+    tell_notes([str(message)])
+
+
+def tell_notes(notes: Iterable[str]) -> None:
+    """Print what a person must know of a run, each once."""
+    for text in notes:
+        if text not in _told:
+            _told.add(text)
+            Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]warning:[/] {plain(text)}")
 
 
 def plain(text: str) -> str:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedcohort.cli.options import CohortSize, Force, ToMLflow, ToTensorBoard
+from fedcohort.cli.progress import interruptible, plain, tell_notes
 from fedcohort.errors import BadParameter
 from fedcohort.experiment import config as configuration
 from fedcohort.experiment import runs as running
@@ -51,7 +52,12 @@ def run_command(
     config = configuration.from_mapping(values).canonical()
     store = Store()
     place = out or store.folder(config)
-    with Writers(place.absolute().name, config.to_dict(), tensorboard, mlflow) as writers, _Bar(config.rounds) as bar:
+    name = place.absolute().name
+    with (
+        interruptible(place),
+        Writers(name, config.to_dict(), tensorboard, mlflow) as writers,
+        _Bar(config.rounds) as bar,
+    ):
         if not force and store.state(config, place) == "unfinished":
             writers.take(running.read(place).history.rows)
         obtained = store.obtain(config, folder=place, force=force, on_round=both(writers, bar.show))
@@ -66,9 +72,10 @@ def resume_command(
 ) -> None:
     """Resume a run that was stopped. FOLDER is its run folder."""
     known = running.read(folder)
-    name, plain = folder.absolute().name, known.config.to_dict()
+    name, keys = folder.absolute().name, known.config.to_dict()
     with (
-        Writers(name, plain, tensorboard, mlflow) as writers,
+        interruptible(folder),
+        Writers(name, keys, tensorboard, mlflow) as writers,
         _Bar(known.config.rounds, len(known.history.rows)) as bar,
     ):
         writers.take(known.history.rows)
@@ -127,6 +134,9 @@ def _summary(finished: running.RunResult, how: str = "") -> None:
     known, never = int((usage.asked > 0).sum()), int(((usage.asked > 0) & (usage.used == 0)).sum())
     replies = f"{usage.used.sum():,} of {usage.asked.sum():,} replies used"
     console.print(f"{replies}; {never} of {known} clients asked and never used")
+    if len(history.rows) < finished.config.rounds:
+        console.print(f"ended early: {plain(history.ended)}")
+    tell_notes(history.notes)
     console.print(f"run folder: {finished.folder}{how}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -139,6 +140,8 @@ def _tell(outcome: sweeping.SweepOutcome) -> None:
         config = outcome.runs[name]
         what = f"{config.selector}, {config.method}, {config.world}, {config.task}, seed {config.seed}"
         console.print(f"[red]failed[/] {name} ({plain(what)}): {plain(error)}")
+    for note, count in Counter(note for notes in outcome.notes.values() for note in notes).items():
+        console.print(f"[yellow]warning:[/] {plain(note)} ({'one run' if count == 1 else f'{count} runs'})")
     console.print(f"sweep: {outcome.file}")
     if outcome.errors:
         raise typer.Exit(1)

@@ -85,7 +85,8 @@ def _collect(ray: Any, reference: Any, job: Job) -> Event:
         return Event(job, "failed", text=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
     if files:
         unpack_folder(files, Path(job.folder))
-    return Event(job, result["event"], job.rounds, result.get("error") or result.get("how", ""))
+    text = result.get("error") or result.get("how", "")
+    return Event(job, result["event"], job.rounds, text, tuple(result.get("notes", ())))
 
 
 def _ray() -> Any:

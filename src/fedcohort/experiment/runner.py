@@ -53,6 +53,7 @@ class Event:
     kind: str
     round: int = 0
     text: str = ""  # the error, or how the run was obtained
+    notes: tuple[str, ...] = ()  # what a person must know of a run that is done
 
 
 OnEvent = Callable[[Event], None]
@@ -141,7 +142,8 @@ class _Pool:
                 self.on_event(Event(job, "round", message["round"]))
                 continue
             worker.job = None
-            self.on_event(Event(job, message["event"], job.rounds, message.get("error") or message.get("how", "")))
+            text = message.get("error") or message.get("how", "")
+            self.on_event(Event(job, message["event"], job.rounds, text, tuple(message.get("notes", ()))))
             if self.waiting:
                 worker.give(self.waiting.popleft())
             else:

@@ -233,6 +233,7 @@ class SweepOutcome:
         self.runs = {identity(config): config for config in sweep.runs()}
         self.states = dict.fromkeys(self.runs, "waiting")
         self.errors: dict[str, str] = {}
+        self.notes: dict[str, tuple[str, ...]] = {}  # what a person must know of runs that were done now
         self.id = sweep.id()
 
     @property
@@ -285,6 +286,8 @@ def run_sweep(
             outcome.states[event.job.id] = event.text if event.kind == "done" else "failed"
             if event.kind == "failed":
                 outcome.errors[event.job.id] = event.text
+            if event.notes:
+                outcome.notes[event.job.id] = event.notes
             outcome.save()
         if on_event is not None:
             on_event(event)

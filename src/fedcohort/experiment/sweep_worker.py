@@ -41,7 +41,7 @@ def perform(job: dict[str, Any], tell: Tell | None = None) -> dict[str, Any]:
         try:
             config = from_mapping({**job["config"], "workers": 1})
             obtained = Store().obtain(config, folder=Path(job["folder"]), on_round=on_round)
-            return {"event": "done", "how": obtained.how}
+            return {"event": "done", "how": obtained.how, "notes": obtained.finished.history.notes}
         except RunLocked as error:
             if time.monotonic() > limit:
                 return {"event": "failed", "error": one_line(error)}
