@@ -12,7 +12,8 @@ from fedcohort.types import Model, Objective, Plan
 
 torch = pytest.importorskip("torch")
 from fedcohort.engines import torch_networks as torch_models  # noqa: E402
-from fedcohort.engines.torch_modules import initial, sequential  # noqa: E402
+from fedcohort.engines.torch_layers import sequential  # noqa: E402
+from fedcohort.engines.torch_modules import initial  # noqa: E402
 from fedcohort.engines.torch_reference import ReferenceEngine  # noqa: E402
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fedcohort.engines.recipe import Loss
 from fedcohort.engines.torch_device import torch_package
-from fedcohort.errors import TrainingError, UnknownName
+from fedcohort.errors import UnknownName
 from fedcohort.types import Objective
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _mean_known(output: Tensor, target: Tensor, of: Callable[[Tensor], Tensor]) 
     torch = torch_package()
     goal = _like(output, target)
     there = ~torch.isnan(goal)
-    each = torch.where(there, of(output - torch.where(there, goal, output)), torch.zeros_like(output))
+    each: Tensor = torch.where(there, of(output - torch.where(there, goal, output)), torch.zeros_like(output))
     if each.ndim == 1:
         return each
     total: Tensor = each.flatten(1).sum(dim=1) / there.flatten(1).sum(dim=1).clamp(min=1)
@@ -69,7 +69,8 @@ def _like(output: Tensor, target: Tensor) -> Tensor:
     """The target in the output's shape: (n,) and (n, 1) are the same thing."""
     if output.numel() != target.numel():
         raise ValueError(f"outputs of shape {tuple(output.shape)} do not fit targets of shape {tuple(target.shape)}")
-    return target.reshape(output.shape).to(output.dtype)
+    goal: Tensor = target.reshape(output.shape).to(output.dtype)
+    return goal
 
 
 NAMED: dict[str, Loss] = {
@@ -87,14 +88,15 @@ def own_loss(given: str | Loss) -> Loss:
             raise UnknownName.among("loss", given, NAMED)
         return NAMED[given]
     if isinstance(given, torch_package().nn.Module) and isinstance(getattr(given, "reduction", None), str):
-        each = copy.deepcopy(given)
-        each.reduction = "none"  # type: ignore[attr-defined]
+        each: Loss = copy.deepcopy(given)
+        setattr(each, "reduction", "none")  # noqa: B010
         return each
     try:
-        takes = "reduction" in inspect.signature(given).parameters
+        takes = "reduction" in inspect.signature(given).parameters and not isinstance(given, partial)
     except (TypeError, ValueError):
         takes = False
-    return partial(given, reduction="none") if takes and not isinstance(given, partial) else given
+    options = {"reduction": "none"} if takes else {}
+    return partial(given, **options) if options else given
 
 
 class Criterion:
@@ -130,9 +132,9 @@ class Criterion:
         each: Tensor = self.own(output, y)
         if not isinstance(each, self._torch.Tensor) or (each.ndim and each.shape[0] != y.shape[0]):
             what = f"shape {tuple(each.shape)}" if hasattr(each, "shape") else f"type {type(each).__name__}"
-            rule = f"for {y.shape[0]} samples it must be {y.shape[0]} losses, or one number"
-            raise TrainingError(f"a loss of {what}", rule, "return a tensor with one entry per sample")
-        return each.flatten(1).mean(dim=1) if each.ndim > 1 else each
+            raise ValueError(f"a loss of {what} for {y.shape[0]} samples is neither one number each nor one for all")
+        found: Tensor = each.flatten(1).mean(dim=1) if each.ndim > 1 else each
+        return found
 
 
 def _objective(o: Objective, log_p: Tensor, hard: Tensor, frozen: Tensor | None) -> Tensor:

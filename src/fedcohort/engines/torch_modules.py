@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.engines.networks import Conv, Flatten, Linear, MaxPool, Network, ReLU
+from fedcohort.engines.networks import Network
 from fedcohort.engines.recipe import Factory
 from fedcohort.engines.torch_device import torch_package
 from fedcohort.errors import TrainingError
@@ -18,32 +18,17 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-def sequential(network: Network) -> nn.Module:
-    """The network as an `nn.Sequential` with the same flat parameter order."""
-    kinds = torch_package().nn
-    layers: list[Any] = []
-    for layer, shape in zip(network.layers, network.shapes, strict=False):
-        if isinstance(layer, Conv):
-            layers.append(kinds.Conv2d(shape[0], layer.out, layer.kernel, padding=layer.padding))
-        elif isinstance(layer, Linear):
-            layers.append(kinds.Linear(shape[0], layer.out))
-        elif isinstance(layer, ReLU):
-            layers.append(kinds.ReLU())
-        elif isinstance(layer, MaxPool):
-            layers.append(kinds.MaxPool2d(layer.size))
-        elif isinstance(layer, Flatten):
-            layers.append(kinds.Flatten())
-    return cast("nn.Module", kinds.Sequential(*layers))
-
-
 def build(model: Network | Factory) -> nn.Module:
-    """A module from a network or a factory."""
+    """A module from a network or a factory; what it drops out is drawn per client, alike in every engine."""
+    torch = torch_package()
+    from fedcohort.engines.torch_layers import seeded, sequential
+
     if isinstance(model, Network):
         return sequential(model)
     made = model()
-    if not isinstance(made, torch_package().nn.Module):
+    if not isinstance(made, torch.nn.Module):
         raise TrainingError(f"a {type(made).__name__}", "a factory must make a torch.nn.Module", "return one")
-    return cast("nn.Module", made)
+    return seeded(made)
 
 
 def initial(model: Network | Factory, rng: np.random.Generator) -> Model:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.core.rng import bits_at, generator
+from fedcohort.core.rng import generator
 from fedcohort.engines.client_signals import collect, part_of
+from fedcohort.engines.dropout_masks import client_key
 from fedcohort.engines.interface import ClientData, LossStats, batch_order
 from fedcohort.engines.losses import CROSS_ENTROPY
 from fedcohort.engines.recipe import Modeled, recipe_of
@@ -65,42 +66,55 @@ class _Sums:
             self.count += n
 
 
-class _Learned:
+class Learned:
     """What clients have learned, row by row on the device, and copied to the host once."""
 
-    def __init__(self, torch: Any, flat: Flat, model: Model, m: int, device: str) -> None:
-        self._torch, self._flat, self._model = torch, flat, model
+    def __init__(self, torch: Any, flat: Flat, model: Model, m: int, device: str, kind: Any) -> None:
+        self._torch, self._flat, self._model, self._kind = torch, flat, model, kind
         self.start = torch.from_numpy(np.array(model.params, np.float32)).to(device)
         self.buffers = torch.from_numpy(np.array(model.buffers)).to(device)
         self.counters = torch.from_numpy(np.array(model.counters)).to(device)
-        self._delta = torch.zeros((m, flat.size), dtype=torch.float32, device=device)
+        self.delta = torch.zeros((m, flat.size), dtype=torch.float32, device=device)
         self._floats = self.buffers.repeat(m, 1) if model.buffers.size else None
         self._counts = self.counters.repeat(m, 1) if model.counters.size else None
-        self._fine = torch.ones(m, dtype=torch.bool, device=device)
+        self.fine = torch.ones(m, dtype=torch.bool, device=device)
         self.steps, self.sums = np.zeros(m, np.int64), [_Sums() for _ in range(m)]
+        self.lost: dict[int, str] = {}  # row -> why its client could not be trained
 
     def keep(self, row: int) -> None:
         """The module holds what this row's client has learned."""
         params, floats, counts = self._flat.tensors()
-        self._delta[row] = params - self.start
+        self.delta[row] = params - self.start
         fine = self._torch.isfinite(params).all()
         if self._floats is not None:
             self._floats[row] = floats
             fine = fine & self._torch.isfinite(floats).all()
         if self._counts is not None:
             self._counts[row] = counts
-        self._fine[row] = fine & self._torch.isfinite(self._torch.as_tensor(self.sums[row].total))
+        self.fine[row] = fine & self._torch.isfinite(self._torch.as_tensor(self.sums[row].total))
 
-    def host(self, clients: Index, weight: Real, lost: list[int]) -> tuple[Updates, LossStats, NDArray[np.bool_]]:
-        """Updates, loss statistics of the first epoch, and whose numbers broke; rows that are `lost` are zero."""
-        broken = ~self._fine.cpu().numpy()
-        delta = self._delta.cpu().numpy()
+    def host(self, clients: Index, weight: Real) -> tuple[Updates, LossStats, NDArray[np.bool_]]:
+        """Updates, loss statistics of the first epoch, and whose numbers broke; rows that are lost are zero."""
+        broken: NDArray[np.bool_] = ~self.fine.cpu().numpy()
+        delta = self.delta.cpu().numpy()
         gone = broken.copy()
-        gone[lost] = True
+        gone[list(self.lost)] = True
         delta[gone] = 0.0
         floats = _restored(self._floats, gone, self._model.buffers)
         counts = _restored(self._counts, gone, self._model.counters)
-        return Updates(clients, delta, weight, self.steps, floats, counts), _epoch_stats(self.sums), broken
+        return Updates(clients, delta, weight, self.steps, floats, counts), self._first_epoch(), broken
+
+    def _first_epoch(self) -> LossStats:
+        torch, m = self._torch, len(self.sums)
+        values = [
+            torch.as_tensor(v, dtype=self._kind, device=self.start.device)
+            for s in self.sums
+            for v in (s.loss, s.square)
+        ]
+        count = np.array([s.count for s in self.sums], np.int64)
+        found = torch.stack(values).cpu().numpy().astype(np.float64).reshape(m, 2) if m else np.empty((0, 2))
+        found /= np.where(count > 0, count, np.nan)[:, None]
+        return LossStats(found[:, 0], found[:, 1], np.full(m, np.nan), count)
 
 
 class ReferenceEngine:
@@ -125,22 +139,10 @@ class ReferenceEngine:
         """Local training of each client from this model. An exception in it is that client's failure alone."""
         m = clients.size
         self._check(plan, m)
-        learned = _Learned(self._torch, self._flat, model, m, self.device)
-        why: dict[int, str] = {}
-        lost = []
+        learned = Learned(self._torch, self._flat, model, m, self.device, self._sum_type)
         for row, k in enumerate(clients.tolist()):
-            try:
-                learned.steps[row] = self._train_client(learned, k, row, m, plan)
-                learned.keep(row)
-            except FedcohortError:
-                raise
-            except Exception as error:
-                if out_of_memory(error):
-                    raise too_large(f"client {k} with batches of {plan.batch_size}", self.device) from None
-                why[k] = f"{type(error).__name__}: {error}".replace("\n", " ")[:SAID]
-                lost.append(row)
-        updates, first, broken = learned.host(clients, self._data.train.sizes[clients].astype(np.float64), lost)
-        return collect(self, self._data, model, plan, updates, first, broken, why)
+            self._try_client(learned, k, row, m, plan)
+        return self._collected(learned, model, clients, plan)
 
     def losses(self, model: Model, clients: Index, part: str, objective: Objective) -> LossStats:
         """Evaluate one model on each client's "train" or "validation" part, in eval mode."""
@@ -241,8 +243,10 @@ class ReferenceEngine:
         rng = generator(plan.seed, "augment", plan.round, client, epoch, at)
         return cast("Tensor", self._recipe.augmentation(x, rng))
 
-    def _train_client(self, learned: _Learned, client: int, row: int, m: int, plan: Plan) -> int:
+    def _train_client(self, learned: Learned, client: int, row: int, m: int, plan: Plan) -> int:
         """Train one client; the module then holds its weights. How many steps it took."""
+        from fedcohort.engines.torch_layers import begin_masks
+
         torch, flat, part, sums = self._torch, self._flat, self._data.train, learned.sums[row]
         flat.write(learned.start, learned.buffers, learned.counters)
         owned = np.arange(part.start[client], part.start[client + 1])
@@ -252,8 +256,9 @@ class ReferenceEngine:
         optimiser = self._optimiser(plan, float(plan.lr_of(m)[row]))
         extra = _Extra(torch, flat, plan, row, self.device)
         flat.module.train()
-        steps = 0
-        with seeded(self.device, int(bits_at(plan.seed, "dropout", plan.round, np.array([client]))[0] >> 1)):
+        key, steps = client_key(plan, client), 0
+        begin_masks(flat.module, key)
+        with seeded(self.device, key >> 1):
             for epoch in range(int(plan.epochs_of(m)[row]) if owned.size else 0):
                 order = batch_order(owned.size, plan, client, epoch)
                 for at in range(0, owned.size, plan.batch_size):
@@ -270,6 +275,24 @@ class ReferenceEngine:
                     steps += 1
                     sums.add(plain, len(y), self._sum_type, epoch == 0)
         return steps
+
+    def _try_client(self, learned: Learned, client: int, row: int, m: int, plan: Plan) -> None:
+        """Train one client and keep what it learned, or the reason why it could not."""
+        try:
+            learned.steps[row] = self._train_client(learned, client, row, m, plan)
+            learned.keep(row)
+        except FedcohortError:
+            raise
+        except Exception as error:
+            if out_of_memory(error):
+                raise too_large(f"client {client} with batches of {plan.batch_size}", self.device) from None
+            learned.lost[row] = f"{type(error).__name__}: {error}".replace("\n", " ")[:SAID]
+
+    def _collected(self, learned: Learned, model: Model, clients: Index, plan: Plan) -> Trained:
+        """What everybody learned, on the host, with the signals of the plan."""
+        weight = self._data.train.sizes[clients].astype(np.float64)
+        why = {int(clients[row]): reason for row, reason in learned.lost.items()}
+        return collect(self, self._data, model, plan, *learned.host(clients, weight), why)
 
     def _predictions(self, part: Part, owned: Index) -> Tensor:
         """Probabilities of the module as it is now on these samples, in eval mode."""
@@ -332,10 +355,3 @@ def _restored(rows: Tensor | None, gone: NDArray[np.bool_], broadcast: NDArray[A
     out: NDArray[Any] = rows.cpu().numpy()
     out[gone] = broadcast
     return out
-
-
-def _epoch_stats(sums: list[_Sums]) -> LossStats:
-    count = np.array([s.count for s in sums], np.int64)
-    n = np.where(count > 0, count, np.nan)
-    loss, square = (np.array([float(getattr(s, name)) for s in sums]) / n for name in ("loss", "square"))
-    return LossStats(loss, square, np.full(len(sums), np.nan), count)
