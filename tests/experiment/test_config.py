@@ -80,6 +80,9 @@ CHANGES = {
     "engine": "numpy",
     "buffer_size": 3,
     "close_after": 4,
+    "wait_for_slow": 0.5,
+    "use_floor": 0.25,
+    "weight_by_use": 1.0,
 }
 
 

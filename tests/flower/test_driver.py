@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -540,3 +541,42 @@ def test_a_lost_connection_is_not_taken_for_a_bad_reply():
     grid = Cut([FakeClient("0")])
     with pytest.raises(ConnectionError, match="gone"):
         start(make(grid), grid)
+
+
+# -- when nobody can ever answer -------------------------------------------------------------------------------------
+
+
+def test_a_run_that_nobody_answers_any_more_ends_with_a_sentence_and_can_be_resumed(tmp_path):
+    """After two rounds everybody is gone: the run does not use up its rounds, and a later process goes on."""
+
+    class Leaving(FakeClient):
+        def delay(self, message):
+            return None if len(strategy.history) >= 2 else super().delay(message)
+
+    grid = FakeGrid([Leaving(str(i)) for i in range(3)])
+    grid.online = lambda: list(grid.clients) if len(strategy.history) < 3 else []
+    strategy = make(grid, state_dir=tmp_path, max_silence=100.0)
+    with pytest.raises(StoreError, match=r"nobody has answered for \d+.*--database.*same state_dir"):
+        start(strategy, grid, rounds=1000)
+    assert len(strategy.history) < 20
+    assert grid.now < 400.0
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+    again = make(grid, state_dir=tmp_path)
+    start(again, grid, rounds=len(strategy.history) + 1)
+    assert again.history[-1]["ok"] == 3.0
+
+
+def test_a_superlink_that_does_not_answer_ends_the_run(tmp_path):
+    class Hanging(FakeGrid):
+        def pull_messages(self, message_ids):
+            if self.pushed and self.pushed[-1].metadata.message_type == "train":
+                time.sleep(60.0)  # as Flower's client does when its SuperLink is gone
+            return super().pull_messages(message_ids)
+
+    grid = Hanging([FakeClient(str(i)) for i in range(3)])
+    with pytest.raises(StoreError, match=r"SuperLink: it has not answered for 0\.2 s"):
+        start(make(grid, state_dir=tmp_path, max_silence=0.2), grid)
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+    again = make(grid, state_dir=tmp_path)
+    start(again, grid, rounds=1)
+    assert again.history[-1]["ok"] == 3.0

@@ -26,6 +26,9 @@ CHANGED = {
     "over_select": 1.5,
     "back_off": 9.0,
     "buffer_size": 2,
+    "wait_for_slow": 0.5,
+    "use_floor": 0.25,
+    "weight_by_use": 1.0,
 }
 
 

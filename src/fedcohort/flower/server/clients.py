@@ -103,7 +103,7 @@ class Clients:
 
     def refresh(self, ttl: float, arrays: ArrayRecord) -> set[str]:
         """Read Flower's list, ask new nodes who they are, and silent ones for a sign of life."""
-        nodes = list(self.driver.grid.get_nodes())
+        nodes = self.driver.nodes()
         self.seen = {int(n.node_id) for n in nodes}
         self.keys.update({int(n.node_id): n.public_key.hex() for n in nodes if n.public_key})
         self.looks += 1

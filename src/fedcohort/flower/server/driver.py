@@ -13,9 +13,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+
+from fedcohort.errors import FedcohortError
+from fedcohort.flower.server.patience import at_most
 
 SUPERLINK = 1  # node id of the SuperLink, sender of errors that it makes itself
 GRACE = 5.0  # seconds beyond its time to live after which a message is forgotten
@@ -59,12 +63,25 @@ class Arrival:
 class Driver:
     """Sends messages and hands out replies, with the times of both."""
 
-    def __init__(self, grid: Grid, clock: Callable[[], float], sleep: Callable[[float], None], poll: float) -> None:
-        self.grid, self.clock, self.sleep, self.poll = grid, clock, sleep, poll
+    def __init__(
+        self,
+        grid: Grid,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        poll: float,
+        patience: float = 900.0,
+    ) -> None:
+        self.grid, self.clock, self.sleep, self.poll, self.patience = grid, clock, sleep, poll, patience
+        self.heard = clock()  # when a client last answered
         self.sent: dict[str, Sent] = {}
         self.unsolicited = 0
         self.expired: list[Sent] = []  # never answered; whoever reads it empties it
         self.one_by_one = False  # whether somebody sent what Flower cannot read
+
+    def nodes(self) -> list[Any]:
+        """Flower's list of nodes."""
+        with at_most(self.patience):
+            return list(self.grid.get_nodes())
 
     def busy(self, slot: int) -> bool:
         """Whether this client still owes a reply to an earlier message."""
@@ -81,7 +98,8 @@ class Driver:
         ]
         if not messages:
             return set(), []
-        accepted = {str(i) for i in self.grid.push_messages(messages) if i}
+        with at_most(self.patience):
+            accepted = {str(i) for i in self.grid.push_messages(messages) if i}
         ids, lost = set(), []
         for slot, message in zip(slots, messages, strict=True):
             name = str(message.metadata.message_id)
@@ -100,12 +118,16 @@ class Driver:
         if not self.sent:
             return []
         arrivals = []
-        for message in self._pulled(sorted(self.sent)):
+        with at_most(self.patience):
+            pulled = list(self._pulled(sorted(self.sent)))
+        for message in pulled:
             sent = self.sent.pop(str(message.metadata.reply_to_message_id), None)
             if sent is None:  # nobody asked, or it was answered before
                 self.unsolicited += 1
             else:
                 arrivals.append(Arrival(sent, message, max(now - sent.at, 0.0)))
+        if not all(arrival.unreachable for arrival in arrivals):
+            self.heard = now
         return arrivals
 
     def _pulled(self, names: list[str]) -> Iterable[Message]:
@@ -152,4 +174,6 @@ class Driver:
 
 def _of_the_network(error: Exception) -> bool:
     """Whether it was the connection to the SuperLink that failed, not what came over it."""
-    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in ("httpx", "httpcore", "grpc")
+    if isinstance(error, OSError | FedcohortError):
+        return True
+    return type(error).__module__.partition(".")[0] in ("httpx", "httpcore", "grpc")

@@ -53,7 +53,7 @@ class FlowerBackend:
         evaluator: ServerEvaluator | None = None,
     ) -> None:
         self.settings, self.selector, self.aggregator, self.layout = settings, selector, aggregator, layout
-        self.driver = Driver(grid, settings.clock, settings.sleep, settings.poll)
+        self.driver = Driver(grid, settings.clock, settings.sleep, settings.poll, settings.max_silence)
         self.began, self.before = settings.clock(), 0.0
         self.arrays, self.model = initial, layout.model(_named(initial))
         self.memory = StateDir(settings.state_dir)

@@ -12,6 +12,7 @@ from fedcohort.errors import MissingSignal, StoreError, VersionMismatch
 from fedcohort.flower import wire
 from fedcohort.flower.server.clients import Clients
 from fedcohort.flower.server.driver import Arrival, Driver
+from fedcohort.flower.server.patience import nobody_left
 from fedcohort.flower.server.strategy_settings import StrategySettings
 
 _AT_LEAST = 2.0  # seconds for the rest to answer, once enough have
@@ -84,7 +85,12 @@ class Attendance:
             self.sweep()
             self.clients.refresh(s.ttl, arrays)
             self.sweep()
-            if not wait or self.clients.available().size or s.clock() >= until:
+            if not wait or self.clients.available().size:
+                return
+            quiet = s.clock() - self.driver.heard
+            if quiet > max(s.max_silence, s.ttl):  # beyond its time to live no message is answered
+                raise nobody_left(quiet)
+            if s.clock() >= until:
                 return
             s.sleep(min(s.poll, max(until - s.clock(), 0.0)))
 

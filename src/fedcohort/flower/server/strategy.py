@@ -43,7 +43,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
 
     `inner` is any Flower strategy; `method` (a name of the catalogue or a method) takes its place. `selector` is a name
     such as ``"oort(explore=0.8)"`` or a selector. Further keywords are the fields of
-    :class:`StrategySettings`: deadline, state_dir, max_privacy, min_available, wait, over_select,
+    :class:`StrategySettings`: deadline, state_dir, max_privacy, min_available, wait, max_silence, over_select,
     close_after, min_replies, seed, limits, app_version, identity, metrics, metric_signals, check_shapes, score, poll.
     `evaluate_fn` is the default of `start`; a loop that is not ours keeps its own to itself, so a selector that learns
     from a score needs it here.

@@ -26,6 +26,7 @@ class StrategySettings(RoundPolicy):
     max_privacy: Privacy = "P2"
     min_available: Count = 1
     wait: Positive = 300.0  # seconds to wait for min_available clients at the start
+    max_silence: Positive = 900.0  # seconds without an answer from anybody after which the run ends
     seed: CountOrZero = 0
     limits: Limits = field(default_factory=Limits)
     app_version: str | None = None
