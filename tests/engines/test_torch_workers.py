@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from functools import partial
 
 import numpy as np
 import pytest
 
 from fedcohort.engines import losses as objectives
-from fedcohort.engines.factory import choose
 from fedcohort.engines.networks import Conv, Flatten, Linear, MaxPool, Network, ReLU, mlp
 from fedcohort.engines.torch_modules import initial
 from fedcohort.engines.torch_reference import ReferenceEngine
 from fedcohort.engines.torch_workers import messages as wire
-from fedcohort.engines.torch_workers import workers_engine
-from fedcohort.errors import TrainingError, UnknownName
+from fedcohort.engines.torch_workers import processes, workers_engine
 from fedcohort.types import Model, Plan
 
 from . import oracle
@@ -89,15 +88,36 @@ def test_processes_give_the_same_bytes(cache, monkeypatch):
     np.testing.assert_array_equal(one.updates.extras["full_gradient"], two.updates.extras["full_gradient"])
 
 
-def test_a_model_that_cannot_be_sent_stays_here(cache, monkeypatch, caplog):
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_factory_of_a_script_or_notebook(cache, monkeypatch, caplog, forks):
+    """A closure has no name to import: copies of this process train it; where there can be none, one line says so."""
     monkeypatch.setattr(workers_engine, "PROCESSES_PAY", 0.0)
-    data = oracle.body(NET, SIZES)
-    engine = workers_engine.WorkersEngine(lambda: normed(), data, 2)
+    if not forks:
+        monkeypatch.setattr(processes, "_can_fork", lambda: False)
+    data, made = oracle.body(NET, SIZES), normed
     start = initial(normed, np.random.default_rng(0))
-    with caplog.at_level(logging.INFO, "fedcohort.engine"):
-        out = engine.train(start, np.arange(2), plan())
-    assert not out.failed.any()
-    assert "continues in one process" in caplog.text
+    answers = []
+    for workers in (1, 2):
+        engine = workers_engine.WorkersEngine(lambda: made(), data, workers)
+        with caplog.at_level(logging.INFO, "fedcohort.engine"):
+            answers += [engine.train(start, np.array([3, 1, 0]), plan()) for _ in range(2)]
+        assert (engine._processes is not None) == (forks and workers == 2)
+        engine.close()
+    assert ("continues in one process" in caplog.text) != forks
+    assert len({a.updates.delta.tobytes() + a.updates.buffers.tobytes() for a in answers}) == 1
+    with pytest.raises(ChildProcessError):  # nobody is left behind
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_processes_start_when_training_has_paid_for_them(cache, monkeypatch):
+    """Two rounds of a little more than half of what starting costs: the second one starts them."""
+    data, start = oracle.body(NET, SIZES), initial(normed, np.random.default_rng(0))
+    engine = workers_engine.WorkersEngine(lambda: normed(), data, 2)
+    engine.train(start, np.arange(4), plan())
+    assert engine._processes is None
+    monkeypatch.setattr(workers_engine, "PROCESSES_PAY", 1.9 * engine._spent)
+    engine.train(start, np.arange(4), plan())
+    assert engine._processes is not None
     engine.close()
 
 
@@ -115,19 +135,3 @@ def test_a_damaged_memory_is_forgotten(cache):
     engine = workers_engine.WorkersEngine(NET, oracle.body(NET, SIZES), 1)
     engine.train(Model(NET.initial(np.random.default_rng(0))), np.arange(2), plan())
     assert len(json.loads((cache / "engines.json").read_text())) == 1
-
-
-def test_choose_says_which_and_why(caplog):
-    data = oracle.body(NET, SIZES)
-    odd = Network((1, 8, 8), (MaxPool(2), Flatten(), Linear(4)))
-    with caplog.at_level(logging.INFO, "fedcohort.engine"):
-        names = [choose(model, data).name for model in (NET, odd, normed)]
-    assert names == ["fused", "torch_workers", "torch_workers"]
-    assert "layer 0 (MaxPool(size=2))" in caplog.records[1].getMessage()
-    assert "model normed" in caplog.records[2].getMessage()
-    assert choose(NET, data, "torch_reference").name == "torch_reference"
-    assert choose(mlp(64, classes=4), data, "numpy").name == "numpy"
-    with pytest.raises(TrainingError, match="MaxPool"):
-        choose(odd, data, "fused")
-    with pytest.raises(UnknownName, match="did you mean fused"):
-        choose(NET, data, "fuzed")

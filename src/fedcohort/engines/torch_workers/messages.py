@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fedcohort.engines import networks as models
 from fedcohort.engines.interface import ClientData
+from fedcohort.engines.recipe import Modeled, Recipe
 from fedcohort.protocols import Trained
 from fedcohort.types import Index, Model, Objective, Part, Plan, Updates
 
@@ -50,11 +51,13 @@ def receive(stream: IO[bytes]) -> tuple[dict[str, Any], Arrays]:
     return json.loads(arrays.pop("__text__").tobytes()), arrays
 
 
-def describe(model: models.Network | Callable[[], Any]) -> dict[str, Any] | None:
+def describe(model: Modeled) -> dict[str, Any] | None:
     """How another process can make this model: its layers, or an importable function and plain arguments."""
     if isinstance(model, models.Network):
         layers = [[type(layer).__name__, asdict(layer)] for layer in model.layers]
         return {"network": [list(model.input_shape), layers]}
+    if isinstance(model, Recipe):
+        return None
     function = model.func if isinstance(model, functools.partial) else model
     args, options = (model.args, model.keywords) if isinstance(model, functools.partial) else ((), {})
     described = {
@@ -109,13 +112,14 @@ _PART = [f.name for f in fields(Part)]
 def data_arrays(data: ClientData) -> Arrays:
     """The arrays of all clients' data, under flat names."""
     both = {"train": data.train, "validation": data.validation}
-    return {"x": data.x} | {f"{p}.{name}": getattr(part, name) for p, part in both.items() for name in _PART}
+    own = {} if data.target is None else {"target": data.target}
+    return {"x": data.x, **own} | {f"{p}.{name}": getattr(part, name) for p, part in both.items() for name in _PART}
 
 
 def data_of(arrays: Arrays, classes: int) -> ClientData:
     """Inverse of :func:`data_arrays`."""
     train, validation = (Part(*(arrays[f"{p}.{name}"] for name in _PART)) for p in ("train", "validation"))
-    return ClientData(arrays["x"], train, validation, classes)
+    return ClientData(arrays["x"], train, validation, classes, arrays.get("target"))
 
 
 def pack_plan(plan: Plan, model: Model, clients: Index, rows: Index) -> tuple[dict[str, Any], Arrays]:

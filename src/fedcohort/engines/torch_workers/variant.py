@@ -7,14 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedcohort.engines.interface import ClientData
 from fedcohort.engines.recipe import Modeled
-from fedcohort.engines.torch_reference import ReferenceEngine
+from fedcohort.engines.torch_reference import Learned, ReferenceEngine
 from fedcohort.protocols import Trained
 from fedcohort.types import Index, Model, Part, Plan
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+HELD = 1 << 28  # bytes of one client's inputs that are brought together before it trains
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class VariantEngine(ReferenceEngine):
             use_fused_gru(module)
         if variant.compiled:
             self._flat.module = self._torch.compile(module)
+        self._held: tuple[int, Tensor, Tensor] | None = None  # first sample, inputs and targets of one client
 
     @property
     def has_recurrence(self) -> bool:
@@ -62,14 +67,34 @@ class VariantEngine(ReferenceEngine):
         with one_thread(self._torch):
             return super().train(model, clients, plan)
 
+    def stay_single(self) -> None:
+        """One thread for everything in this process."""
+        self._torch.set_num_threads(1)
+
+    def _train_client(self, learned: Learned, client: int, row: int, m: int, plan: Plan) -> int:
+        """The samples of a client are brought together once, not batch by batch."""
+        own = self._data.train.of(client)
+        if (own.stop - own.start) * self._data.x[:1].nbytes <= HELD:
+            x, y = super()._batch(self._data.train, np.arange(own.start, own.stop))
+            self._held = own.start, (x.permute(0, 2, 3, 1).contiguous() if self._turned(x) else x), y
+        try:
+            return super()._train_client(learned, client, row, m, plan)
+        finally:
+            self._held = None
+
+    def _turned(self, x: Tensor) -> bool:
+        return self._channels_last and x.ndim == 4
+
     def _optimiser(self, plan: Plan, lr: float, **options: Any) -> Any:
         return super()._optimiser(plan, lr, fused=True, **options)
 
     def _batch(self, part: Part, at: Index) -> tuple[Tensor, Tensor]:
+        if self._held is not None and part is self._data.train:
+            start, x, y = self._held
+            rows = self._torch.from_numpy(at - start)
+            return (x[rows].permute(0, 3, 1, 2) if self._turned(x) else x[rows]), y[rows]
         x, y = super()._batch(part, at)
-        if self._channels_last and x.ndim == 4:
-            x = x.contiguous(memory_format=self._torch.channels_last)
-        return x, y
+        return (x.contiguous(memory_format=self._torch.channels_last) if self._turned(x) else x), y
 
 
 @contextmanager

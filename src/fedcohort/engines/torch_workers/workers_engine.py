@@ -2,8 +2,8 @@
 
 The semantics are those of torch_reference. Variants (channels-last, torch.compile) are timed once per machine, model
 and batch size on a few real batches, and the fastest is remembered in a JSON file of the cache folder. Clients are
-distributed over single-threaded processes when a round is long enough to pay for them. A variant or a process that
-fails is not used; the log says so.
+distributed over single-threaded processes once training has taken as long as it takes to start them. A variant or a
+process that fails is not used; the log says so.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import json
 import logging
 import os
 import platform
-import subprocess
-import sys
 import time
 from dataclasses import asdict, replace
 from typing import Any
@@ -26,17 +24,17 @@ from numpy.typing import NDArray
 from fedcohort.core.constraints import CountOrZero
 from fedcohort.engines.cache import cache_folder
 from fedcohort.engines.interface import ClientData, LossStats
-from fedcohort.engines.networks import Network
-from fedcohort.engines.recipe import Factory
+from fedcohort.engines.recipe import Modeled
 from fedcohort.engines.steps import check_plan
-from fedcohort.engines.torch_workers import messages as wire
+from fedcohort.engines.torch_workers.processes import Processes
 from fedcohort.engines.torch_workers.variant import Variant, VariantEngine
-from fedcohort.errors import TrainingError, checked
+from fedcohort.errors import checked
 from fedcohort.protocols import Trained
 from fedcohort.types import Index, Model, Objective, Part, Plan, Real
 
-PROCESSES_PAY = 2.0  # processes are started for rounds with at least so many seconds of training
-COMPILE_PAYS = 20.0  # and torch.compile is tried for rounds with at least so many
+PROCESSES_PAY = 2.0  # processes are started once training has taken so many seconds in this one
+COMPILE_PAYS = 20.0  # torch.compile is tried for rounds with at least so many
+LAST = 0.95  # of the time of channels-last: what another layout must take to be preferred
 TRIAL_BATCHES = 4
 
 _log = logging.getLogger("fedcohort.engine")
@@ -48,14 +46,15 @@ class WorkersEngine:
     name = "torch_workers"
 
     @checked
-    def __init__(self, model: Network | Factory, data: ClientData, workers: CountOrZero = 0) -> None:
+    def __init__(self, model: Modeled, data: ClientData, workers: CountOrZero = 0) -> None:
         """`workers=0` means one process per processor; 1 trains in this process."""
         self._model, self._data = model, data
         self.workers = workers or os.cpu_count() or 1
         self._engine = VariantEngine(model, data, Variant())
         self.variant: Variant | None = None  # decided at the first training
         self._seconds = 0.0  # per sample and epoch
-        self._processes: _Processes | None = None
+        self._spent = 0.0  # on training in this process
+        self._processes: Processes | None = None
         self._processes_failed = self.workers == 1
         self.n_params = self._engine.n_params
         self.last_layer = self._engine.last_layer
@@ -66,7 +65,8 @@ class WorkersEngine:
         work = self._data.train.sizes[clients] * plan.epochs_of(clients.size)
         if self.variant is None and work.any():
             self._decide(model, clients, plan, work)
-        pays = self._seconds * float(work.sum()) >= PROCESSES_PAY and np.count_nonzero(work) > 1
+        self._spent += self._seconds * float(work.sum())
+        pays = self._spent >= PROCESSES_PAY and np.count_nonzero(work) > 1
         if (pays or self._processes) and not self._processes_failed:
             out = self._train_in_processes(model, clients, plan, work)
             if out is not None:
@@ -100,7 +100,7 @@ class WorkersEngine:
     def _train_in_processes(self, model: Model, clients: Index, plan: Plan, work: Index) -> Trained | None:
         try:
             if self._processes is None:
-                self._processes = _Processes(self._model, self._data, self.variant or Variant(), self.workers)
+                self._processes = Processes(self._model, self._data, self.variant or Variant(), self.workers)
                 _log.info("engine: torch_workers, %d single-threaded processes", self.workers)
             return self._processes.train(model, clients, plan, work)
         except (OSError, EOFError, ValueError) as error:
@@ -138,7 +138,7 @@ class WorkersEngine:
                 times[candidate] = self._time(candidate, trial, model, plan)
             except Exception as error:
                 _log.info("engine: torch_workers, %s does not run here (%s)", candidate, type(error).__name__)
-        best = min(times, key=lambda v: times[v])
+        best = min(times, key=lambda v: times[v] * (LAST if v == Variant(channels_last=True) else 1.0))
         _remember(key, {"variant": asdict(best), "seconds_per_sample": {str(v): t for v, t in times.items()}})
         return best
 
@@ -152,70 +152,6 @@ class WorkersEngine:
             engine.train(model, only, short)
             best = min(best, time.perf_counter() - start)
         return best / int(trial.train.sizes[0])
-
-
-class _Processes:
-    """Worker processes, each with the same data mapped and a module of its own."""
-
-    def __init__(self, model: Network | Factory, data: ClientData, variant: Variant, size: int) -> None:
-        described = wire.describe(model)
-        if described is None:
-            raise ValueError("the model's factory cannot be imported by another process")
-        self._shared = wire.Shared(wire.data_arrays(data))
-        one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        command = [sys.executable, "-m", "fedcohort.engines.torch_workers.worker_process"]
-        self._workers: list[subprocess.Popen[bytes]] = []
-        try:
-            for _ in range(size):
-                self._workers.append(
-                    subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **one})
-                )
-            hello = {"folder": self._shared.path, "classes": data.classes, "model": described, "path": sys.path}
-            for worker in self._workers:
-                wire.send(_in(worker), {**hello, "variant": asdict(variant)}, {})
-            for worker in self._workers:
-                wire.receive(_out(worker))
-        except BaseException:
-            self.close()
-            raise
-
-    def train(self, model: Model, clients: Index, plan: Plan, work: Index) -> Trained:
-        """Distribute the clients, the largest first, each to the process with the least to do."""
-        load, shares = [0.0] * len(self._workers), [list[int]() for _ in self._workers]
-        for row in np.argsort(-work, kind="stable").tolist():
-            least = min(range(len(load)), key=load.__getitem__)
-            load[least] += max(float(work[row]), 1.0)
-            shares[least].append(row)
-        busy = [(w, np.array(sorted(rows), np.int64)) for w, rows in zip(self._workers, shares, strict=True) if rows]
-        for worker, rows in busy:
-            wire.send(_in(worker), *wire.pack_plan(plan, model, clients, rows))
-        answers = [(rows, *wire.receive(_out(worker))) for worker, rows in busy]
-        for _, text, _ in answers:
-            if "error" in text:
-                raise TrainingError(*text["error"])
-        return wire.merge(clients, answers)
-
-    def close(self) -> None:
-        """End the processes and remove what they shared."""
-        for worker in self._workers:
-            with contextlib.suppress(OSError):
-                _in(worker).close()
-        for worker in self._workers:
-            try:
-                worker.wait(5.0)
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait()
-            _out(worker).close()
-        self._shared.close()
-
-
-def _in(worker: subprocess.Popen[bytes]) -> Any:
-    return worker.stdin
-
-
-def _out(worker: subprocess.Popen[bytes]) -> Any:
-    return worker.stdout
 
 
 def _trial(data: ClientData, client: int, batch: int) -> ClientData:
@@ -232,6 +168,7 @@ def _key(engine: VariantEngine, batch: int) -> str:
     torch = engine._torch
     parts = [platform.machine(), platform.processor(), str(os.cpu_count()), torch.__version__, str(batch)]
     parts += [repr(engine._flat.module), str([tuple(p.shape) for p in engine._flat.params])]
+    parts += ["samples held"]  # choices made before a client's samples were brought together do not count
     parts += ["recurrent kernels"] if engine.has_recurrence else []  # choices made before there were any do not count
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as info:
         parts += sorted({line for line in info if line.startswith("model name")})
