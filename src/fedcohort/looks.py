@@ -19,6 +19,7 @@ OUTCOMES = ("#0072b2", "#e69f00", "#d55e00", "#b3518a", "#7fc4ea", "#8b96a1")  #
 DASHES = ((), (7, 4), (2, 3), (10, 3, 2, 3))  # pixels drawn and left out
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 INK, PALE, GRID = "#1c2733", "#5a6876", "#dfe4e9"
+STEPS = (1, 2, 5, 10)  # between the ticks of an axis, times a power of ten
 _PLACES = (  # one row per dash, one column per colour
     ("oort", "hetero-select", "fedacs", "flash", "power-of-choice", "ledger", "uniform", "fedcm-ucb"),
     ("pyramidfl", "flash-rl", "rexp3", "linucb", "afl", "divfl", "proportional", "fedcm-ts"),
@@ -102,14 +103,18 @@ def time_unit(seconds: float) -> tuple[float, str]:
     return next(((size, name) for size, name in _UNITS if seconds >= 2 * size), _UNITS[-1])
 
 
-def time_text(seconds: float | None) -> str:
-    """A time as a person says it.
+def time_text(mean: float | None, low: float | None = None, high: float | None = None, form: str = "[{}, {}]") -> str:
+    """A time as a person says it, and its spread in the same unit.
 
-    >>> time_text(42.0), time_text(5400), time_text(200_000)
-    ('42 s', '1.5 h', '2.31 days')
+    >>> time_text(42.0), time_text(5400), time_text(200_000), time_text(5400, 3600, 7200)
+    ('42 s', '1.5 h', '2.31 days', '1.5 [1, 2] h')
     """
-    if seconds is None or not math.isfinite(seconds):
+    if mean is None or not math.isfinite(mean):
         return "-"
-    size, name = next(((size, name) for size, name in _UNITS if abs(seconds) >= size), _UNITS[-1])
-    value = seconds / size
-    return f"{value:,.0f} {name}" if abs(value) >= 99.95 else f"{value:.3g} {name}"
+    size, unit = next(((size, name) for size, name in _UNITS if abs(mean) >= size), _UNITS[-1])
+    spread = "" if low is None or high is None else " " + form.format(_short(low / size), _short(high / size))
+    return f"{_short(mean / size)}{spread} {unit}"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"

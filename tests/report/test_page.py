@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 from fedcohort.experiment.metrics.comparison import compare
+from fedcohort.looks import look
 from fedcohort.report.build import ReportOptions, make_report
 from fedcohort.report.page import safe_json
 from fedcohort.report.run_detail import reasons
@@ -35,11 +36,13 @@ def test_numbers_of_the_page(few, tmp_path):
     (setting,) = data["settings"]
     oort, uniform = setting["rounds"]
     assert (oort["name"], uniform["name"], uniform["seeds"]) == ("oort", "uniform", 3)
-    assert uniform["x"] == [1, 2, 3, 4]
+    assert uniform["x"] == [0, 1, 2, 3]
+    assert {k: uniform[k] for k in ("index", "dash", "marker")} == look("uniform").data()
+    assert "range over seeds (fewer than 5" in setting["band"]
     assert uniform["y"] == pytest.approx([0.1, 0.3, 0.5, 0.61])
     assert oort["y"] == pytest.approx([0.2, 0.4, 0.6, 0.71])
     assert uniform["low"][0] == uniform["high"][0] == pytest.approx(0.1)
-    assert 0.6 <= uniform["low"][3] < 0.61 < uniform["high"][3] <= 0.62
+    assert (uniform["low"][3], uniform["high"][3]) == pytest.approx((0.6, 0.62))
     row = {r.entry: r for r in compare([few]).settings[0].rows}["oort"]
     assert row.verdict in text.replace("&gt;", ">")
     assert "0.71 [0.7" in text

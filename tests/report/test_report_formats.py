@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fedcohort.cli.main import main
 from fedcohort.report.export import latex
 from fedcohort.report.export import markdown as md
+from fedcohort.report.plots import figures
 
 EVIL = "a|b_c*<script>$x$ %&#{}~^\\[1]"
 
@@ -105,9 +106,10 @@ def test_pictures(few, made, tmp_path):
     fedcohort("report", few, "-o", svg)
     root = ElementTree.fromstring(svg.read_text())  # well-formed in spite of the name
     words = " ".join(t.text or "" for t in root.iter("{http://www.w3.org/2000/svg}text"))
-    assert "oort (3 seeds)" in words
+    assert "oort (3 seeds)" in words  # one of the others has one seed
+    assert "mean and range over seeds" in words
     assert EVIL in words
-    assert "virtual seconds" in words
+    assert "virtual time (s)" in words
     first = svg.read_bytes()
     fedcohort("report", few, "-o", svg)
     assert svg.read_bytes() == first
@@ -122,9 +124,45 @@ def test_figures_into_a_folder(few, tmp_path):
     assert not (tmp_path / "report.html").exists()
 
 
+def test_figures_of_a_paper(few, tmp_path):
+    """In the wanted width, formats, order and names; nothing of a title is cut off."""
+    names = "uniform=Random, oort=Oort et al."
+    where = tmp_path / "figures"
+    args = ("--format", "pdf,svg", "--width", "3.3", "--labels", names, "--order", "uniform", "--metric", "accuracy")
+    assert "as PDF and SVG" in fedcohort("report", few, "--figures", where, *args)
+    kinds = ("rounds-1", "time-1", "asked-1", "metric-terminal-1", "cohorts-1-1", "cohorts-1-2")
+    assert {p.name for p in where.iterdir()} == {f"{kind}{ending}" for kind in kinds for ending in (".pdf", ".svg")}
+    assert b"/Type3" not in (where / "rounds-1.pdf").read_bytes()
+    root = ElementTree.fromstring((where / "rounds-1.svg").read_text())
+    assert root.get("width") == f"{3.3 * 72}pt"
+    words = [t.text or "" for t in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert words.index("Random") < words.index("Oort et al.")
+    assert "mean and range of 3 seeds" in words
+    assert "mixed-v1(clients=6), digits-mlp" in words
+    assert max(len(w) for w in words) <= 3.3 * 15
+    fedcohort("report", few, "--figures", where, "--no-titles", "--format", "svg")
+    assert "digits-mlp" not in (where / "rounds-1.svg").read_text()
+    fedcohort("report", few, "-o", tmp_path / "r.md", "--labels", names, "--order", "uniform")
+    text = (tmp_path / "r.md").read_text()
+    assert text.index("| Random |") < text.index("| Oort et al. |")
+    assert "minus Random" in text
+
+
+def test_a_long_title_is_wrapped():
+    title = "x" * 30 + " " + "a setting with many words " * 12
+    lines = figures.wrapped(title, 3.3).split("\n")
+    assert max(map(len, lines)) <= 3.3 * 15
+    assert " ".join(lines).split() == title.split()
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        (("{tmp}/runs", "--figures", "{tmp}/f", "--format", "gif"), "formats are png, svg, pdf"),
+        (("{tmp}/runs", "--figures", "{tmp}/f", "--width", "330"), "1 to 40 inches"),
+        (("{tmp}/runs", "--labels", "Random", "-o", "{tmp}/r.html"), "a label is ENTRY=TEXT"),
+        (("{tmp}/runs", "--labels", "unifrom=Random", "-o", "{tmp}/r.html"), "did you mean uniform"),
+        (("{tmp}/runs", "--order", "ort", "-o", "{tmp}/r.html"), "did you mean oort"),
         (("{tmp}/nowhere",), "there is no such run or folder"),
         (("{tmp}/empty",), "it holds no runs"),
         (("{tmp}/runs", "-o", "{tmp}/report.doc"), "its name must end in .html"),

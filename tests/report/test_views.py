@@ -12,14 +12,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcohort.errors import BadParameter, StoreError
+from fedcohort.errors import BadParameter, StoreError, UnknownName
 from fedcohort.registry.lookup import make_task_spec, make_world_spec
 from fedcohort.report import views
+from fedcohort.report.plots import plot_cohorts
 from fedcohort.report.traits import order, traits_of
 from fedcohort.storage.journal import Journal
 from fedcohort.worlds.built_world import build_world
 
 CONFIG = {"world": "mixed-v1(clients=6)", "task": "digits-mlp", "seed": 0}
+
+
+def test_clients_are_not_ordered_by_what_is_the_same_for_all(made):
+    """Every label is right in an even world, and everybody was asked once."""
+    folder = made("a", [0.1, 0.2, 0.3], cohorts=[[0, 1], [2, 3], [4, 5]], config={"world": "iid-v1(clients=6)"})
+    found = views.cohort_map(folder)
+    assert not {"noise", "asked"} & set(found["orders"])
+    assert {"slot", "skew"} <= set(found["orders"])
+    assert "the same for every client: how often it was asked, noise" in found["note"]
+    assert found["traits"]["noise"] == [0.0] * 6
+    axes = plot_cohorts(folder)
+    assert axes.get_ylabel() == "clients, from even to skewed"
+    assert axes.get_xlim() == (-0.5, 2.5)
+    with pytest.raises(UnknownName, match="no order that tells the clients apart"):
+        plot_cohorts(folder, order="noise")
 
 
 def test_summary_of_a_finished_run(made):

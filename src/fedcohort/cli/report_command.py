@@ -16,6 +16,7 @@ from fedcohort.errors import BadParameter
 from fedcohort.experiment.store import ROOT, Store
 from fedcohort.report.build import ReportOptions, make_report
 from fedcohort.report.collected import OnRead
+from fedcohort.report.plots.figures import FigureOptions
 
 DEFAULT = Path("report.html")
 
@@ -33,7 +34,20 @@ def report_command(
     ] = None,
     figures: Annotated[
         Path | None,
-        typer.Option(help="Write every figure to this folder, as PNG and SVG; without --out, nothing else."),
+        typer.Option(help="Write every figure to this folder; without --out, nothing else."),
+    ] = None,
+    formats: Annotated[str, typer.Option("--format", help="Of the figures: any of png, svg and pdf.")] = "png,svg",
+    width: Annotated[
+        float | None, typer.Option(help="Inches of a figure; 3.3 is a column of a paper.", show_default="7 and more")
+    ] = None,
+    titles: Annotated[bool, typer.Option(help="Titles in the figures; a paper has captions.")] = True,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(help="Other names: 'uniform=Random, oort(explore=0.8)=Oort 0.8'; repeatable.", show_default=False),
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(help="What comes first in tables and legends: 'uniform, oort'.", show_default="by name"),
     ] = None,
     metric: Metrics = None,
     baseline: Baseline = None,
@@ -50,7 +64,16 @@ def report_command(
         out = DEFAULT
     if target is not None and not 0 < target <= 1:
         raise BadParameter(f"--target {target}", "an accuracy lies between 0 and 1", "use e.g. 0.8")
-    options = ReportOptions(tuple(metric or ()), baseline, by, target, title)
+    options = ReportOptions(
+        tuple(metric or ()),
+        baseline,
+        by,
+        target,
+        title,
+        _labels(labels or []),
+        tuple(split_outside(order or "")),
+        FigureOptions.of(formats, width, titles),
+    )
     with _reading() as on_read:
         made = make_report(runs, out, options, figures=figures, store=Store(store), on_read=on_read)
     console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -59,7 +82,38 @@ def report_command(
     if out is not None:
         console.print(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB, {len(made.gathered.runs)} runs)")
     if figures is not None:
-        console.print(f"wrote {sum(f.parent == figures for f in made.files)} figures to {figures}, as PNG and SVG")
+        kinds = " and ".join(ending[1:].upper() for ending in FigureOptions.of(formats).endings)
+        console.print(f"wrote {sum(f.parent == figures for f in made.files)} figures to {figures}, as {kinds}")
+
+
+def split_outside(text: str, separator: str = ",") -> list[str]:
+    """The parts of a text between separators that stand outside of brackets and quotes.
+
+    >>> split_outside("oort(explore=0.8, clip=1), uniform")
+    ['oort(explore=0.8, clip=1)', 'uniform']
+    """
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote or letter in "'\"":
+            quote = "" if letter == quote else quote or letter
+        else:
+            depth += (letter in "([{") - (letter in ")]}")
+            if letter == separator and depth == 0:
+                parts.append("")
+                continue
+        parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _labels(given: list[str]) -> dict[str, str]:
+    """ENTRY=TEXT, several in one text with commas."""
+    found: dict[str, str] = {}
+    for pair in (p for text in given for p in split_outside(text)):
+        entry, *rest = split_outside(pair, "=")
+        if len(rest) != 1:
+            raise BadParameter(f"--labels {pair}", "a label is ENTRY=TEXT", "use e.g. --labels 'uniform=Random'")
+        found[entry] = rest[0]
+    return found
 
 
 @contextlib.contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedcohort.errors import FedcohortError, StoreError
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.metrics.comparison import named, setting_names
+from fedcohort.experiment.metrics.comparison import Setting, named, one_entry, setting_names
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.experiment.runs import read
 from fedcohort.experiment.store import Store, client_accuracy
@@ -75,6 +75,26 @@ class Gathered:
     runs: tuple[Run, ...]
     by: str
     notes: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)  # what an entry is called, where not by its text
+    order: tuple[str, ...] = ()  # entries that come first
+
+    def label(self, entry: str) -> str:
+        """What this entry is called."""
+        return self.labels.get(entry, entry)
+
+    def arranged(self, labels: Mapping[str, str], order: Sequence[str]) -> Gathered:
+        """The same runs with other names and in another order; entries may be named without their arguments."""
+        known = sorted({r.entry for r in self.runs})
+        found = {one_entry(entry, known, self.by): text for entry, text in labels.items()}
+        return replace(self, labels=found, order=tuple(one_entry(entry, known, self.by) for entry in order))
+
+    def ordered(self, setting: Setting) -> Setting:
+        """A setting with its rows in the wanted order."""
+        rows = sorted(setting.rows, key=lambda row: self._place(row.entry))
+        return replace(setting, rows=tuple(rows))
+
+    def _place(self, entry: str) -> int:
+        return self.order.index(entry) if entry in self.order else len(self.order)
 
     @property
     def settings(self) -> list[str]:
@@ -84,7 +104,7 @@ class Gathered:
     def entries(self, setting: str) -> dict[str, list[Run]]:
         """Runs of a setting by entry, seeds in order."""
         out: dict[str, list[Run]] = {}
-        for run in self.runs:
+        for run in sorted(self.runs, key=lambda r: self._place(r.entry)):
             if run.setting == setting:
                 out.setdefault(run.entry, []).append(run)
         return out

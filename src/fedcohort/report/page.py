@@ -17,6 +17,8 @@ from importlib.resources import files
 from typing import Any
 
 from fedcohort import __version__
+from fedcohort.experiment.metrics.paired import spread_words
+from fedcohort.looks import DASHES, Look, looks
 from fedcohort.report.collected import Gathered, Run
 from fedcohort.report.plots import bands
 from fedcohort.report.run_detail import chosen, details
@@ -73,35 +75,37 @@ def _settings(gathered: Gathered) -> list[dict[str, Any]]:
     """Curves of every setting: bands of finished runs, unfinished ones on their own."""
     lines = sum(len(gathered.entries(s)) for s in gathered.settings)
     points = max(40, min(bands.POINTS, POINTS // max(lines, 1)))
-    colour = {entry: at for at, entry in enumerate(sorted({r.entry for r in gathered.runs}))}
+    own = looks(r.entry for r in gathered.runs)
     out = []
     for setting in gathered.settings:
-        entries, index = gathered.entries(setting), len(colour)
-        found: dict[str, Any] = {"name": setting, "rounds": [], "time": [], "asked": []}
-        for entry, runs in entries.items():
-            done = [r for r in runs if r.finished]
-            if done:
-                _add(found, entry, colour[entry], done, points)
+        entries = gathered.entries(setting)
+        done = {entry: seeds for entry, runs in entries.items() if (seeds := [r for r in runs if r.finished])}
+        told = f"Lines are means over seeds, bands the {spread_words(map(len, done.values()))}."
+        found: dict[str, Any] = {"name": setting, "band": told, "rounds": [], "time": [], "asked": []}
+        for entry, runs in done.items():
+            _add(found, gathered.label(entry), own[entry], runs, points)
         alone = [r for runs in entries.values() for r in runs if not r.finished and r.history.length]
         for at, run in enumerate(alone[:ALONE]):
-            name = f"{run.entry}, seed {run.config.seed}, {run.state} ({run.history.length} of {run.config.rounds})"
-            _add(found, name, index + at, [run], points)
+            far = f"{run.state} ({run.history.length} of {run.config.rounds})"
+            name = f"{gathered.label(run.entry)}, seed {run.config.seed}, {far}"
+            like = own[run.entry]
+            _add(found, name, Look(like.index, (like.row + 1 + at) % len(DASHES)), [run], points)
         out.append(found)
     return out
 
 
-def _add(found: dict[str, Any], name: str, index: int, runs: Sequence[Run], points: int) -> None:
+def _add(found: dict[str, Any], name: str, own: Look, runs: Sequence[Run], points: int) -> None:
     accuracy = [r.history.accuracy for r in runs]
     clocks = [r.history.clock for r in runs]
-    found["rounds"].append(_line(name, index, bands.by_round(accuracy, points)))
-    found["time"].append(_line(name, index, bands.by_time(clocks, accuracy, points)))
-    found["asked"].append(_line(name, index, bands.by_rank([r.history.counts for r in runs], min(points, 200))))
+    found["rounds"].append(_line(name, own, bands.by_round(accuracy, points)))
+    found["time"].append(_line(name, own, bands.by_time(clocks, accuracy, points)))
+    found["asked"].append(_line(name, own, bands.by_rank([r.history.counts for r in runs], min(points, 200))))
 
 
-def _line(name: str, index: int, band: bands.Band) -> dict[str, Any]:
+def _line(name: str, own: Look, band: bands.Band) -> dict[str, Any]:
     out: dict[str, Any] = {
         "name": name,
-        "index": index,
+        **own.data(),
         "seeds": band.seeds,
         "x": plain(band.x, 5),
         "y": plain(band.y, 5),

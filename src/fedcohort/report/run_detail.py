@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedcohort.core.stats import spearman
 from fedcohort.report.collected import Run
+from fedcohort.report.traits import tells_apart
 from fedcohort.report.views import cohort_map, plain, score_parts
 from fedcohort.storage.journal_reader import JournalReader, Record
 from fedcohort.storage.run_folder import RunFolder
@@ -69,7 +70,7 @@ def _detail(run: Run, cells: int, values: int) -> tuple[dict[str, Any], int]:
     why, used = reasons(run.folder, found, values)
     counts = np.asarray(found["traits"]["asked"], np.float64)
     traits = {n: np.array([np.nan if x is None else x for x in v]) for n, v in found["traits"].items() if n != "asked"}
-    goes = {n: spearman(v, counts) for n, v in traits.items() if np.isfinite(v).all()}
+    goes = {n: spearman(v, counts) for n, v in traits.items() if np.isfinite(v).all() and tells_apart(v)}
     name = {"id": run.folder.name, "setting": run.setting, "entry": run.entry, "seed": run.config.seed}
     return {
         **found,

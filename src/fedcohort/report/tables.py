@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from fedcohort.experiment.metrics.comparison import WORST, Comparison, Row, Setting, compare_records
 from fedcohort.experiment.metrics.run_metrics import words
 from fedcohort.experiment.metrics.stored_metrics import METRICS, metric
+from fedcohort.looks import time_text
 from fedcohort.report.collected import Gathered, Run
 
 MAIN = ("terminal", "time_to_target")  # compared in full
 BESIDE = ("best", "early_stop", "drop", "rounds_to_target", "seconds", "bytes", "jain", "coverage", "client_worst")
 LOOKS = ("better", "worse")
+TIMES = ("time_to_target", "seconds")  # metrics in virtual seconds
 
 
 @dataclass(frozen=True)
@@ -55,26 +57,28 @@ def compared(
     return [compare_records(records, m, baseline=baseline, by=gathered.by, target=target) for m in chosen]
 
 
-def comparison_section(made: Comparison) -> ReportSection:
+def comparison_section(made: Comparison, gathered: Gathered) -> ReportSection:
     """One metric in full: every setting with differences, p-values and verdicts, then the ranks."""
     better = "higher" if made.better > 0 else "lower"
-    tables = tuple(_comparison_table(made, setting) for setting in made.settings)
+    tables = tuple(_comparison_table(made, gathered.ordered(s), gathered) for s in made.settings)
     notes = list(made.notes)
     if made.ranks is not None:
-        told = ", ".join(f"{e} {a:.2f}" for e, a in zip(made.ranks.entries, made.ranks.average, strict=True))
+        told = ", ".join(
+            f"{gathered.label(e)} {a:.2f}" for e, a in zip(made.ranks.entries, made.ranks.average, strict=True)
+        )
         notes += [f"average ranks over {made.ranks.settings} settings (1 is best): {told}", made.ranks.words]
     about = f"{made.about}; {better} is better. In brackets: {made.brackets}; differences are paired by seed; "
     about += f"p: exact, two-sided, after Holm's correction for the {made.by}s of a setting."
     return ReportSection(f"Comparison: {made.metric.replace('_', ' ')}", about, tables, tuple(notes))
 
 
-def overview_section(found: Sequence[Comparison]) -> ReportSection:
+def overview_section(found: Sequence[Comparison], gathered: Gathered) -> ReportSection:
     """All metrics side by side, one table per setting; what differs from the baseline is marked."""
     tables = []
     for at, setting in enumerate(found[0].settings if found else ()):
         rows = []
-        for row in setting.rows:
-            cells = [TableCell(row.entry)]
+        for row in gathered.ordered(setting).rows:
+            cells = [TableCell(gathered.label(row.entry))]
             for made in found:
                 own = {r.entry: r for r in made.settings[at].rows}[row.entry]
                 cells.append(TableCell(interval(own, made.metric), _look(own.verdict) or "number"))
@@ -82,7 +86,7 @@ def overview_section(found: Sequence[Comparison]) -> ReportSection:
         headers = (found[0].by, *(made.metric for made in found))
         tables.append(ReportTable(setting.name, headers, tuple(rows)))
     columns = tuple((m.metric, f"{m.about} ({'higher' if m.better > 0 else 'lower'} is better)") for m in found)
-    base, inside = (found[0].baseline, found[0].brackets) if found else ("", "")
+    base, inside = (gathered.label(found[0].baseline), found[0].brackets) if found else ("", "")
     about = f"Mean over seeds [{inside}]; a mark is a difference from {base} that stands after correction."
     return ReportSection("All metrics", about, tuple(tables), columns=columns)
 
@@ -95,7 +99,7 @@ def runs_table(runs: Sequence[Run]) -> ReportTable:
         c, h = run.config, run.history
         last = METRICS["final"].compute(run.record)
         clock = METRICS["seconds"].compute(run.record)
-        numbers = (f"{h.length}/{c.rounds}", words(last, missing="-"), "-" if clock is None else f"{clock:,.0f} s")
+        numbers = (f"{h.length}/{c.rounds}", words(last, missing="-"), time_text(clock))
         texts = (run.folder.name, c.selector, c.method, c.world, c.task)
         rows.append(
             (
@@ -112,22 +116,22 @@ def interval(row: Row, name: str) -> str:
     """Mean and interval of a metric over seeds, and in how many seeds it was reached where not in all."""
     if row.mean is None:
         return METRICS[name].missing
-    text = words(row.mean) if row.count == 1 else f"{words(row.mean)} [{words(row.low)}, {words(row.high)}]"
+    text = _value(name, row.mean, row.low, row.high) if row.count > 1 else _value(name, row.mean)
     return text if row.count == len(row.values) else f"{text} in {row.count} of {len(row.values)}"
 
 
-def _comparison_table(made: Comparison, setting: Setting) -> ReportTable:
+def _comparison_table(made: Comparison, setting: Setting, gathered: Gathered) -> ReportTable:
     gap = any(r.improvement is not None for r in setting.rows)
     extra = ("of the gap to IID",) if gap else ()
-    headers = (made.by, "mean", "seeds", f"minus {made.baseline}", "won:lost", "p", *extra, "verdict")
+    headers = (made.by, "mean", "seeds", f"minus {gathered.label(made.baseline)}", "won:lost", "p", *extra, "verdict")
     rows = []
     for row in setting.rows:
         cells = [
-            TableCell(row.entry),
+            TableCell(gathered.label(row.entry)),
             TableCell(interval(row, made.metric), "number"),
             TableCell(f"{row.count}/{len(row.values)}"),
         ]
-        cells += [TableCell(text, "number") for text in _against(row, made.baseline)]
+        cells += [TableCell(text, "number") for text in _against(row, made)]
         if gap:
             cells.append(TableCell("-" if row.improvement is None else f"{100 * row.improvement:.1f} %", "number"))
         rows.append((*cells, TableCell(row.verdict, _look(row.verdict) or "words")))
@@ -135,14 +139,21 @@ def _comparison_table(made: Comparison, setting: Setting) -> ReportTable:
     return ReportTable(setting.name, headers, tuple(rows), goal)
 
 
-def _against(row: Row, baseline: str) -> tuple[str, str, str]:
-    if row.entry == baseline:
+def _against(row: Row, made: Comparison) -> tuple[str, str, str]:
+    if row.entry == made.baseline:
         return "", "", ""
     p = "-" if row.adjusted is None else f"{row.adjusted:.3f}"
     if row.difference is None:
         return "-", f"{row.wins}:{row.losses}", p
-    span = f" [{words(row.difference_low)}, {words(row.difference_high)}]" if row.pairs - row.unreached > 1 else ""
-    return f"{words(row.difference)}{span}", f"{row.wins}:{row.losses}", p
+    ends = (row.difference_low, row.difference_high) if row.pairs - row.unreached > 1 else ()
+    return _value(made.metric, row.difference, *ends), f"{row.wins}:{row.losses}", p
+
+
+def _value(name: str, mean: float | None, low: float | None = None, high: float | None = None) -> str:
+    """A value of a metric and its spread; seconds in the unit that a person would use."""
+    if name in TIMES and mean is not None:
+        return time_text(mean, low, high)
+    return words(mean) if low is None else f"{words(mean)} [{words(low)}, {words(high)}]"
 
 
 def _look(verdict: str) -> str:

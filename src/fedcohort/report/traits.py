@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -36,6 +36,23 @@ def traits_of(config: Mapping[str, Any], population: int) -> tuple[Traits, str]:
 def order(values: ArrayLike) -> NDArray[np.int64]:
     """Positions from the lowest to the highest; equal ones by position, those without a number last."""
     return np.argsort(np.asarray(values, np.float64), kind="stable")
+
+
+def tells_apart(values: ArrayLike) -> bool:
+    """Whether clients differ in this trait: an order by anything else would only look like one.
+
+    >>> tells_apart([0.1, 0.2]), tells_apart([0.3, 0.3]), tells_apart([np.nan])
+    (True, False, False)
+    """
+    known = np.asarray(values, np.float64)
+    known = known[np.isfinite(known)]
+    return bool(known.size) and float(np.ptp(known)) > 1e-9 * float(np.abs(known).max())
+
+
+def same_words(names: Sequence[str]) -> str:
+    """A note about traits in which clients do not differ."""
+    words = {"asked": "how often it was asked"}
+    return f"the same for every client: {', '.join(words.get(n, n) for n in names)}" if names else ""
 
 
 @lru_cache(maxsize=64)

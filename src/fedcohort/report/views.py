@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.errors import FedcohortError, check
-from fedcohort.report.traits import order, traits_of
+from fedcohort.report.traits import order, same_words, tells_apart, traits_of
 from fedcohort.storage.journal_reader import Record
 from fedcohort.storage.run_folder import RunFolder
 from fedcohort.types import Arrays, Outcome
@@ -71,7 +71,8 @@ def curves(
 def cohort_map(folder: Path, since: int = 0, rows: int = ROWS) -> dict[str, Any]:
     """Who was asked when. `asked[i]` are rows of `clients` in round `since + i`, `outcomes[i]` one digit for each.
 
-    Of more clients than `rows` those asked most often are shown. `orders` lists rows from top to bottom.
+    Of more clients than `rows` those asked most often are shown. `orders` lists rows from top to bottom; a
+    trait that is the same for all of them gives no order.
     """
     journal = RunFolder(folder).reader()
     asked, outcome, population = _cohorts(journal.since(since))
@@ -84,6 +85,7 @@ def cohort_map(folder: Path, since: int = 0, rows: int = ROWS) -> dict[str, Any]
     kept = {t: place[c] >= 0 for t, c in asked.items()}
     traits, note = traits_of(_config(journal.header), population)
     own = {"asked": -counts[slots], **{n: v[slots] for n, v in traits.items()}}
+    same = [n for n, v in own.items() if not tells_apart(v)]
     return {
         "first": since,
         "rounds": len(asked),
@@ -92,9 +94,9 @@ def cohort_map(folder: Path, since: int = 0, rows: int = ROWS) -> dict[str, Any]
         "asked": [place[c][kept[t]].tolist() for t, c in asked.items()],
         "outcomes": ["".join(map(str, outcome[t][kept[t]])) for t in asked],
         "legend": list(OUTCOMES),
-        "orders": {"slot": list(range(slots.size)), **{n: order(v).tolist() for n, v in own.items()}},
+        "orders": {"slot": list(range(slots.size)), **{n: order(v).tolist() for n, v in own.items() if n not in same}},
         "traits": {"asked": counts[slots].tolist(), **{n: plain(v[slots]) for n, v in traits.items()}},
-        "note": note,
+        "note": note or same_words(same),
         "next": max(asked) + 1 if asked else since,
     }
 

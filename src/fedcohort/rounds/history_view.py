@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.errors import MissingExtra, UnknownName
-from fedcohort.looks import INK, PALE, look, time_text, time_unit
+from fedcohort.looks import INK, PALE, STEPS, look, time_text, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,8 +43,7 @@ def label_axes(ax: Axes, column: str, against: str, unit: str = "s") -> None:
 
     name = f"test {column}" if column in ("accuracy", "loss") else column.replace("_", " ")
     ax.set(xlabel="round" if against == "rounds" else f"virtual time ({unit})", ylabel=name)
-    if against == "rounds":
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=against == "rounds", steps=STEPS))
     if column in SHARES:
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
 

@@ -196,12 +196,13 @@ def verdict(row: Row, better: int) -> str:
     """The difference to the baseline in words."""
     if row.pairs == 0:
         return "no seed in common with the baseline"
-    if row.pairs == 1:
-        return "one seed only: no statement possible"
     if row.wins == row.losses == 0:
         return "no difference in any seed"
     ahead = row.wins > row.losses if row.unreached else (row.difference or 0.0) * better > 0
     word, count = ("better", row.wins) if ahead else ("worse", row.losses)
+    if row.pairs < paired.VERDICT_SEEDS:
+        seeds = "the only seed" if row.pairs == 1 else f"{count} of {row.pairs} seeds"
+        return f"undecided: {word} in {seeds}, and a verdict needs at least {paired.VERDICT_SEEDS}"
     low, high = row.difference_low, row.difference_high
     zero_inside = row.unreached == 0 and (low is None or high is None or low <= 0.0 <= high)
     if row.wins == row.losses or zero_inside or row.p is None or row.adjusted is None:
@@ -211,9 +212,6 @@ def verdict(row: Row, better: int) -> str:
         return word + note
     if row.p < ALPHA:
         return f"{word} taken alone, inside the noise after correction for several comparisons{note}"
-    least = paired.least_p(row.pairs)
-    if least >= ALPHA and count == row.pairs:
-        return f"{word} in {count} of {row.pairs} seeds, but so few seeds cannot show it (p >= {least:.2g}){note}"
     return f"inside the noise{note}"
 
 
@@ -221,14 +219,19 @@ def _baseline(entries: list[str], wanted: str | None, by: str) -> str:
     if wanted is None:
         usual = "uniform" if by == "selector" else "fedavg"
         return usual if usual in entries else entries[0]
+    return one_entry(wanted, entries, "baseline")
+
+
+def one_entry(wanted: str, entries: Sequence[str], what: str) -> str:
+    """The entry of this text, or the only one of this name."""
     if wanted in entries:
         return wanted
     near = [e for e in entries if e.partition("(")[0] == wanted]
     if len(near) == 1:
         return near[0]
     if near:
-        raise BadParameter(f"baseline {wanted!r}", f"there are several: {', '.join(near)}", "write one of them in full")
-    raise UnknownName.among("baseline", wanted, entries)
+        raise BadParameter(f"{what} {wanted!r}", f"there are several: {', '.join(near)}", "write one of them in full")
+    raise UnknownName.among(what, wanted, entries)
 
 
 def _setting_key(config: RunConfig, by: str, *but: str) -> str:

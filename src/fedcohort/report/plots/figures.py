@@ -1,42 +1,70 @@
-"""Figures of a report with matplotlib: one page, or one file per picture."""
+"""Figures of a report with matplotlib: one page, or one file per picture, in the size and format a paper wants."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from fedcohort.errors import BadParameter, check
+from fedcohort.experiment.metrics.comparison import Comparison
+from fedcohort.looks import GRID
 from fedcohort.report.collected import Gathered, Run
-from fedcohort.report.plots import bands
-from fedcohort.report.views import OUTCOMES, cohort_map
+from fedcohort.report.plots.curve_axes import plot_curves, plot_metric, plot_participation
+from fedcohort.report.plots.map_axes import CLIENTS, map_orders, outcome_keys, plot_cohorts
+from fedcohort.report.plots.picture_file import ENDINGS
+from fedcohort.report.views import cohort_map
+from fedcohort.rounds.history import History
 
-SERIES = ("#0072b2", "#d55e00", "#009e73", "#b3518a", "#b07c00", "#2f9fd8", "#4a4a4a", "#8a6d3b")
-OUTCOME = ("#0072b2", "#e69f00", "#d55e00", "#b3518a", "#7fc4ea", "#8b96a1")
-DASHES = ("-", "--", ":", "-.")
 SETTINGS = 12  # that are drawn
 MAPS = 8  # cohort maps of a setting
-CLIENTS = 400  # rows of a cohort map
-ORDERS = {
-    "skew": "clients, the most even on top, the most skewed below",
-    "noise": "clients, the cleanest labels on top, the noisiest below",
-    "speed": "clients, the fastest on top, the slowest below",
-}
-KINDS = {"rounds": "Accuracy against rounds", "time": "Accuracy against virtual time", "asked": "Participation"}
+WIDTH = 7.0  # inches, where none is given
+NARROW = 5.0  # inches: below, letters are smaller and the legend stands under the picture
+COLUMNS = {"loss": "loss", "macro_f1": "macro_f1", "f1": "f1"}  # metric -> what is drawn per round, else the accuracy
+_TRAITS = ("skew", "noise", "speed")
 _STYLE = {
-    "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": "#e3e8ec",
+    "grid.color": GRID,
     "text.parse_math": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "fedcohort",
+    "pdf.fonttype": 42,  # publishers refuse the other kind
     "savefig.dpi": 150,
 }
+
+
+@dataclass(frozen=True)
+class FigureOptions:
+    """How figures are written: endings of the files, width in inches (None: as wide as looks good), titles or not.
+
+    >>> FigureOptions.of("pdf, png", width=3.3).endings
+    ('.pdf', '.png')
+    """
+
+    endings: tuple[str, ...] = (".png", ".svg")
+    width: float | None = None
+    titles: bool = True
+
+    @classmethod
+    def of(cls, formats: str, width: float | None = None, titles: bool = True) -> FigureOptions:
+        """From texts such as "pdf,svg"."""
+        found = tuple(dict.fromkeys(f".{f.strip().lstrip('.').lower()}" for f in formats.split(",") if f.strip()))
+        if not found or not set(found) <= set(ENDINGS):
+            known = ", ".join(e[1:] for e in ENDINGS)
+            raise BadParameter(f"--format {formats}", f"formats are {known}", "use e.g. pdf,svg,png")
+        fine = width is None or 1.0 <= width <= 40.0
+        check(fine, f"--width {width}", "a figure is 1 to 40 inches wide", "use 3.3 for one column of a paper")
+        return cls(found, width, titles)
+
+    @property
+    def inches(self) -> float:
+        """The width of a figure with one picture."""
+        return self.width or WIDTH
 
 
 @dataclass(frozen=True)
@@ -47,137 +75,160 @@ class Figure:
     file: Path
 
 
-def overview(gathered: Gathered, path: Path) -> Figure:
+@dataclass
+class _Folder:
+    """Figures that are written next to each other."""
+
+    place: Path
+    options: FigureOptions
+    written: list[Figure] = field(default_factory=list)
+
+    def add(
+        self, name: str, title: str, draw: Callable[[Any], object], shape: float = 0.66, wide: float | None = None
+    ) -> None:
+        """One figure: `draw` puts something on it."""
+        width = self.options.width or wide or WIDTH
+        shape += 0.2 if width < NARROW else 0.0  # room for the legend below
+        with drawing(width, max(width * shape, 1.6)) as figure:
+            draw(figure)
+            if self.options.titles:
+                figure.suptitle(wrapped(title, width), x=0.01, ha="left", fontsize=9 if width < NARROW else 11)
+            for ending in self.options.endings:
+                save_figure(figure, self.place / f"{name}{ending}")
+        self.written.append(Figure(title.replace("\n", ": "), self.place / f"{name}{self.options.endings[0]}"))
+
+
+def overview(gathered: Gathered, path: Path, options: FigureOptions | None = None) -> Figure:
     """One picture: a row per setting with accuracy against rounds and time, and participation."""
     settings = gathered.settings[:SETTINGS]
-    colours = _colours(gathered)
-    with _drawing(15, 4.3 * len(settings)) as figure:
-        grid = figure.subplots(len(settings), len(KINDS), squeeze=False)
-        for row, setting in zip(grid, settings, strict=True):
-            for axis, kind in zip(row, KINDS, strict=True):
-                _curves(axis, gathered, setting, kind, colours)
-                axis.set_title(KINDS[kind], loc="left")
-            _legend(row[0])
-            row[0].set_title(setting if len(settings) > 1 else KINDS["rounds"], loc="left")
-        title = settings[0] if len(settings) == 1 else f"{len(settings)} of {len(gathered.settings)} settings"
-        figure.suptitle(title)
-        _save(figure, path)
-    return Figure(title, path)
+    width = (options or FigureOptions()).width or 15.0
+    with drawing(width, width * 0.29 * len(settings)) as figure:
+        parts = figure.subfigures(len(settings), 1, squeeze=False)[:, 0]
+        for part, setting in zip(parts, settings, strict=True):
+            runs = _histories(gathered, setting)
+            axes = part.subplots(1, 3)
+            plot_curves(runs, axes[0], labels=gathered.labels)
+            plot_curves(runs, axes[1], against="time", labels=gathered.labels)
+            plot_participation(runs, axes[2], labels=gathered.labels)
+            for axis in axes[1:]:
+                axis.get_legend().remove()
+            part.suptitle(wrapped(setting, width), x=0.01, ha="left")
+        save_figure(figure, path)
+    left = len(gathered.settings) - len(settings)
+    return Figure(", ".join(settings[:1]) if len(settings) == 1 else f"{len(settings)} settings, {left} left out", path)
 
 
-def all_figures(gathered: Gathered, folder: Path, endings: Sequence[str] = (".png", ".svg")) -> list[Figure]:
-    """Every picture into a folder, in each of these formats; the list names the first format."""
+def all_figures(
+    gathered: Gathered,
+    folder: Path,
+    options: FigureOptions | None = None,
+    compared: Sequence[Comparison] = (),
+) -> list[Figure]:
+    """Every picture into a folder; the list names the first format. `compared` are metrics to draw as well."""
     folder.mkdir(parents=True, exist_ok=True)
-    colours = _colours(gathered)
-    out = []
-    for at, setting in enumerate(gathered.settings[:SETTINGS]):
-        for kind, title in KINDS.items():
-            with _drawing(7, 4.4) as figure:
-                axis = figure.subplots()
-                _curves(axis, gathered, setting, kind, colours)
-                axis.set_title(f"{title}\n{setting}", loc="left")
-                _legend(axis)
-                out.append(_saved(figure, folder, f"{kind}-{at + 1}", endings, f"{title}: {setting}"))
+    out = _Folder(folder, options or FigureOptions())
+    columns = list(dict.fromkeys(COLUMNS.get(made.metric, "accuracy") for made in compared)) or ["accuracy"]
+    for at, setting in enumerate(gathered.settings[:SETTINGS], 1):
+        runs = _histories(gathered, setting)
+        for column in columns:
+            lead = "" if column == "accuracy" else f"{column}-"
+            for against, words in (("rounds", "rounds"), ("time", "virtual time")):
+                title = f"Test {column.replace('_', ' ')} against {words}\n{setting}"
+                draw = _on_axes(plot_curves, runs, column=column, against=against, labels=gathered.labels)
+                out.add(f"{lead}{against}-{at}", title, draw)
+        draw = _on_axes(plot_participation, runs, labels=gathered.labels)
+        out.add(f"asked-{at}", f"Participation\n{setting}", draw)
+        for made in compared:
+            _metric(out, gathered, made, setting, at)
         firsts = [runs[0] for runs in gathered.entries(setting).values() if runs[0].history.length]
-        for number, run in enumerate(firsts[:MAPS]):
-            with _drawing(13, 5.2) as figure:
-                title = _maps(figure, run)
-                out.append(_saved(figure, folder, f"cohorts-{at + 1}-{number + 1}", endings, title))
+        for number, run in enumerate(firsts[:MAPS], 1):
+            _maps(out, gathered, run, f"cohorts-{at}-{number}")
+    return out.written
+
+
+def _on_axes(plot: Callable[..., Any], *what: Any, **how: Any) -> Callable[[Any], None]:
+    """Something that draws one picture on a figure; in a narrow one the legend stands below."""
+
+    def draw(figure: Any) -> None:
+        axis = figure.subplots()
+        plot(*what, axis, **how)
+        key = axis.get_legend()
+        if key is None or figure.get_figwidth() >= NARROW:
+            return
+        handles, names = axis.get_legend_handles_labels()
+        title = key.get_title().get_text()
+        key.remove()
+        widest = max(len(n) for n in names) + 6
+        room = max(1, int(figure.get_figwidth() * 15 / widest))
+        figure.legend(
+            handles, names, title=title or None, loc="outside lower center", ncols=min(room, len(names)), frameon=False
+        )
+
+    return draw
+
+
+def _metric(out: _Folder, gathered: Gathered, made: Comparison, setting: str, at: int) -> None:
+    found = next((s for s in made.settings if s.name == setting), None)
+    if found is None or all(row.mean is None for row in found.rows):
+        return
+    draw = _on_axes(plot_metric, gathered.ordered(found), name=made.metric, labels=gathered.labels)
+    tall = (1.2 + 0.25 * len(found.rows)) / out.options.inches
+    out.add(f"metric-{made.metric}-{at}", f"{made.about.capitalize()}\n{setting}", draw, tall)
+
+
+def _maps(out: _Folder, gathered: Gathered, run: Run, name: str) -> None:
+    """Clients by rounds, once for each order of the clients that tells them apart; below each other where narrow."""
+    found = cohort_map(run.folder, rows=CLIENTS)
+    known = map_orders(found)
+    orders = [n for n in _TRAITS if n in known] or known[:1]
+    beside = out.options.inches >= 8 or out.options.width is None
+
+    def draw(figure: Any) -> None:
+        grid = (1, len(orders)) if beside else (len(orders), 1)
+        for axis, order in zip(figure.subplots(*grid, squeeze=False).ravel(), orders, strict=True):
+            plot_cohorts(found, axis, order=order)
+        keys = outcome_keys(found)
+        if keys:
+            columns = len(keys) if figure.get_figwidth() >= NARROW else 3
+            figure.legend(handles=keys, frameon=False, loc="outside lower center", ncols=columns)
+
+    shown, total = len(found["clients"]), found["population"]
+    some = f", the {shown} most often asked of {total:,} clients" if shown < total else ""
+    title = f"Who was chosen when: {gathered.label(run.entry)}, seed {run.config.seed}\n{run.setting}{some}"
+    wide = 13.0 if len(orders) == 3 else 4.5 * len(orders) + 1
+    out.add(name, title, draw, 5.2 / wide if beside else 0.75 * len(orders), wide)
+
+
+def _histories(gathered: Gathered, setting: str) -> dict[str, list[History]]:
+    """The finished seeds of every entry; of an entry without any, one that has begun."""
+    out: dict[str, list[History]] = {}
+    for entry, runs in gathered.entries(setting).items():
+        begun = [r.history for r in runs if r.history.length]
+        done: list[History] = [r.history for r in runs if r.finished and r.history.length]
+        if begun:
+            out[entry] = done or [begun[0]]
     return out
 
 
-def _curves(axis: Any, gathered: Gathered, setting: str, kind: str, colours: dict[str, int]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    for entry, runs in gathered.entries(setting).items():
-        done = [r for r in runs if r.finished]
-        for group in [done] if done else [[r] for r in runs if r.history.length]:
-            band = _band(group, kind)
-            colour, dash = SERIES[colours[entry] % len(SERIES)], DASHES[colours[entry] // len(SERIES) % len(DASHES)]
-            name = f"{entry} ({len(group)} seeds)" if len(group) > 1 else f"{entry} (seed {group[0].config.seed})"
-            axis.plot(band.x, band.y, dash, color=colour, label=name, linewidth=1.8)
-            if band.low is not None and band.high is not None:
-                axis.fill_between(band.x, band.low, band.high, color=colour, alpha=0.15, linewidth=0)
-    labels = {
-        "rounds": ("round", "test accuracy"),
-        "time": ("virtual seconds", "test accuracy"),
-        "asked": ("clients, most often asked first", "times asked"),
-    }
-    axis.set(xlabel=labels[kind][0], ylabel=labels[kind][1])
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _band(runs: Sequence[Run], kind: str) -> bands.Band:
-    if kind == "asked":
-        return bands.by_rank([r.history.counts for r in runs])
-    accuracy = [r.history.accuracy for r in runs]
-    return bands.by_round(accuracy) if kind == "rounds" else bands.by_time([r.history.clock for r in runs], accuracy)
-
-
-def _maps(figure: Any, run: Run) -> str:
-    """Clients by rounds, once for each order of the clients that is known."""
-    found = cohort_map(run.folder, rows=CLIENTS)
-    names = [n for n in ORDERS if n in found["orders"]] or ["slot"]
-    axes = figure.subplots(1, len(names), squeeze=False)[0]
-    for axis, name in zip(axes, names, strict=True):
-        _map(axis, found, name)
-    used = sorted({int(c) for codes in found["outcomes"] for c in codes})
-    if used:
-        from matplotlib.patches import Patch
-
-        keys = [Patch(color=OUTCOME[c], label=OUTCOMES[c]) for c in used]
-        figure.legend(handles=keys, frameon=False, loc="outside lower center", ncols=len(keys), fontsize=8)
-    shown, total = len(found["clients"]), found["population"]
-    some = f", the {shown} most often asked of {total:,} clients" if shown < total else ""
-    title = f"Who was chosen when: {run.entry}, seed {run.config.seed}"
-    figure.suptitle(f"{title}\n{run.setting}{some}", x=0.01, ha="left")
-    return f"{title}, {run.setting}"
-
-
-def _map(axis: Any, found: dict[str, Any], name: str) -> None:
-    from matplotlib.colors import ListedColormap
-    from matplotlib.ticker import MaxNLocator
-
-    place = np.empty(len(found["clients"]), np.int64)
-    place[found["orders"][name]] = np.arange(place.size)
-    picture = np.full((place.size, max(found["rounds"], 1)), -1.0)
-    for t, (rows, codes) in enumerate(zip(found["asked"], found["outcomes"], strict=True)):
-        picture[place[rows], t] = [float(c) for c in codes]
-    shades = ListedColormap(["#f1f3f5", *OUTCOME])
-    extent = (0.5, picture.shape[1] + 0.5, place.size, 0)
-    axis.imshow(picture, aspect="auto", cmap=shades, vmin=-1.5, vmax=5.5, interpolation="nearest", extent=extent)
-    axis.grid(False)
-    axis.set_yticks([])
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.set(xlabel="round", ylabel=ORDERS.get(name, "clients in the order of their slots"))
-
-
-def _colours(gathered: Gathered) -> dict[str, int]:
-    return {entry: at for at, entry in enumerate(sorted({r.entry for r in gathered.runs}))}
-
-
-def _legend(axis: Any) -> None:
-    if axis.get_legend_handles_labels()[0]:
-        axis.legend(frameon=False, fontsize=8)
+def wrapped(text: str, inches: float) -> str:
+    """A title in as many lines as it needs."""
+    letters = max(20, int(inches * (15 if inches < NARROW else 12.5)))
+    return "\n".join(part for line in text.split("\n") for part in textwrap.wrap(line, letters) or [""])
 
 
 @contextmanager
-def _drawing(width: float, height: float) -> Iterator[Any]:
+def drawing(width: float, height: float) -> Iterator[Any]:
     """An empty figure in the style of reports; nothing global is changed."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    with matplotlib.rc_context(_STYLE):
+    small = {"font.size": 7.5, "legend.fontsize": 7, "legend.title_fontsize": 7}
+    usual = {"font.size": 9, "legend.fontsize": 8, "legend.title_fontsize": 8}
+    with matplotlib.rc_context({**_STYLE, **(small if width < NARROW else usual)}):
         yield Canvas(figsize=(width, height), layout="constrained", facecolor="white")
 
 
-def _saved(figure: Any, folder: Path, name: str, endings: Sequence[str], title: str) -> Figure:
-    for ending in endings:
-        _save(figure, folder / f"{name}{ending}")
-    return Figure(title, folder / f"{name}{endings[0]}")
-
-
-def _save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
     """The same runs give the same bytes."""
     dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     figure.savefig(path, metadata=dated.get(path.suffix.lower()))

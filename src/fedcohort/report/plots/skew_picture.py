@@ -9,28 +9,24 @@ from typing import Any
 import numpy as np
 
 from fedcohort.core.stats import spearman
+from fedcohort.looks import COLOURS
+from fedcohort.report.plots.figures import drawing, save_figure, wrapped
 from fedcohort.report.plots.picture_file import picture_file
 from fedcohort.skew import SkewReport
 
-INSIDE, OUTSIDE, OPEN = "#00798c", "#d1495b", "#a9adb5"
+INSIDE, OUTSIDE, OPEN = COLOURS[0], COLOURS[1], "#a9adb5"
 
 
 def draw_skew(report: SkewReport, path: Path) -> None:
     """Draw the report into a file."""
     target = picture_file(path)
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.8), constrained_layout=True, width_ratios=(1.5, 1))
-    _duels(left, report)
-    _against(right, report)
-    for axis in (left, right):
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"Skewness of {report.population} clients: {report.task} in {report.world}, {report.rounds} rounds")
-    figure.savefig(target, dpi=130)
-    plt.close(figure)
+    with drawing(12, 4.8) as figure:
+        left, right = figure.subplots(1, 2, width_ratios=(1.5, 1))
+        _duels(left, report)
+        _against(right, report)
+        title = f"Skewness of {report.population} clients: {report.task} in {report.world}, {report.rounds} rounds"
+        figure.suptitle(wrapped(title, 12), x=0.01, ha="left")
+        save_figure(figure, target)
 
 
 def _duels(axis: Any, report: SkewReport) -> None:

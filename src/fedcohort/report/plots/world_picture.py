@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedcohort.looks import COLOURS, GRID, INK, PALE
 from fedcohort.report.plots.picture_file import picture_file
 from fedcohort.worlds.built_world import NOMINAL_PARAMS, BuiltWorld
 from fedcohort.worlds.describe import Description, describe
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, PALE, GRID = "#22303c", "#8a97a3", "#e3e8ec"
-BLUE, AMBER, GREEN = "#2f6fb2", "#d9822b", "#3a8f6b"
+BLUE, AMBER, GREEN = COLOURS[0], COLOURS[1], COLOURS[2]
 _ROWS = 400  # of more clients than this, so many are shown, evenly spaced from the most even to the most skewed
 
 

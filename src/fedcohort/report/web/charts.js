@@ -1,10 +1,11 @@
 /* FedCharts: lines with bands here, the cohort map and bars in maps.js (load it after this). Without dependencies.
 
-   FedCharts.lines(element, {series: [{name, x, y, low, high, index, color, dash}], xLabel, yLabel, yPercent, xTime, yRange, height})
+   FedCharts.lines(element, {series: [{name, x, y, low, high, index, dash, marker}], xLabel, yLabel, yPercent, xTime, yRange, step, height})
    FedCharts.map(element, {rows, columns, cells, order, rowLabels, legend, rowName, columnName, onClick, readout, mark})
    FedCharts.bars(element, {labels, values, xLabel, yLabel, onClick, mark, names})
 
-   `index` of a series chooses its colour and dash, so that a name keeps them from chart to chart.
+   `index` of a series chooses its colour; it comes with `dash` and `marker` from fedcohort/looks.py, so that a name looks the
+   same in every chart. `step` is "post" (a value holds until the next one) or "mid".
    Calling again on the same element updates it in place. Text goes in as text nodes only. Colours come from the style
    sheet (--series-0 ... --series-7, --outcome-0 ... --outcome-5), so that a change of theme is a redraw. */
 "use strict";
@@ -12,7 +13,7 @@
 const FedCharts = (() => {
   const charts = new Map();
   const SERIES = 8;
-  const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
+  const MARKS = 8; // markers of a line
 
   // --- small things -------------------------------------------------------------------------------------------------
   function make(tag, kind, text) {
@@ -36,7 +37,7 @@ const FedCharts = (() => {
 
   function time(seconds) {
     if (!known(seconds)) return "–";
-    for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    for (const [size, unit] of [[86400, "days"], [3600, "h"], [60, "min"]]) {
       if (Math.abs(seconds) >= size) return `${number(seconds / size, 3)} ${unit}`;
     }
     return `${number(seconds, 3)} s`;
@@ -44,7 +45,7 @@ const FedCharts = (() => {
 
   const percent = (v) => (known(v) ? `${(100 * v).toFixed(1)} %` : "–");
 
-  function ticks(low, high, most, steps = [1, 2, 2.5, 5, 10]) {
+  function ticks(low, high, most, steps = [1, 2, 5, 10]) {
     const span = high - low || 1;
     const power = 10 ** Math.floor(Math.log10(span / Math.max(most, 1)));
     const step = (steps.find((s) => span / (s * power) <= most) || 10) * power;
@@ -55,7 +56,7 @@ const FedCharts = (() => {
 
   /* Ticks and their words in one unit of time for the whole axis. */
   function timeTicks(low, high, most) {
-    const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([u]) => high - low >= 2 * u) || [1, "s"];
+    const [size, unit] = [[86400, "days"], [3600, "h"], [60, "min"], [1, "s"]].find(([u]) => high - low >= 2 * u) || [1, "s"];
     return ticks(low / size, high / size, most).map((t) => [t * size, `${number(t, 6)} ${unit}`]);
   }
 
@@ -164,6 +165,9 @@ const FedCharts = (() => {
       g.moveTo(entry.line ? 0 : 12, 10);
       g.lineTo(entry.line ? 44 : 32, 10);
       g.stroke();
+      g.setLineDash([]);
+      g.fillStyle = entry.colour;
+      if (entry.line) mark(g, entry.marker, 22, 10, 8);
       key.appendChild(make("span", "", entry.name));
       if (!toggles) continue;
       key.type = "button";
@@ -267,6 +271,45 @@ const FedCharts = (() => {
     return out;
   }
 
+  /* A small shape, the same as in the pictures of matplotlib: o s ^ D v P X *. */
+  function mark(g, kind, x, y, r) {
+    const polygon = (points) => {
+      g.beginPath();
+      for (const [a, b] of points) g.lineTo(x + r * a, y + r * b);
+      g.closePath();
+      g.fill();
+    };
+    const plus = (c) => [[-c, -1], [c, -1], [c, -c], [1, -c], [1, c], [c, c], [c, 1], [-c, 1], [-c, c], [-1, c], [-1, -c], [-c, -c]];
+    const turned = plus(0.4).map(([a, b]) => [0.75 * (a - b), 0.75 * (a + b)]);
+    const star = [...Array(10).keys()].map((k) => [(k % 2 ? 0.5 : 1.2) * Math.sin((k * Math.PI) / 5), -(k % 2 ? 0.5 : 1.2) * Math.cos((k * Math.PI) / 5)]);
+    const shapes = [
+      null, [[-0.85, -0.85], [0.85, -0.85], [0.85, 0.85], [-0.85, 0.85]], [[0, -1.1], [1, 0.8], [-1, 0.8]], [[0, -1.15], [1.15, 0], [0, 1.15], [-1.15, 0]],
+      [[0, 1.1], [1, -0.8], [-1, -0.8]], plus(0.4), turned, star,
+    ];
+    const shape = shapes[(kind || 0) % shapes.length];
+    if (shape) polygon(shape);
+    else {
+      g.beginPath();
+      g.arc(x, y, r, 0, 7);
+      g.fill();
+    }
+  }
+
+  /* Corners of a line in pixels, with steps where the series has them. */
+  function corners(s, at, values, box) {
+    const out = [];
+    at.forEach((i, k) => {
+      const [x, y] = [box.x(s.x[i]), box.y(values[i])];
+      if (k && s.step) {
+        const py = out[out.length - 1][1];
+        const turn = s.step === "post" ? x : (box.x(s.x[at[k - 1]]) + x) / 2;
+        out.push([turn, py], [turn, y]);
+      }
+      out.push([x, y]);
+    });
+    return out;
+  }
+
   function drawSeries(g, s, box) {
     const at = thin(s.x, s.y, box.x);
     const banded = s.low && s.high ? at.filter((i) => known(s.low[i]) && known(s.high[i])) : [];
@@ -274,8 +317,8 @@ const FedCharts = (() => {
       g.globalAlpha = 0.16;
       g.fillStyle = s.colour;
       g.beginPath();
-      for (const i of banded) g.lineTo(box.x(s.x[i]), box.y(s.high[i]));
-      for (const i of banded.reverse()) g.lineTo(box.x(s.x[i]), box.y(s.low[i]));
+      for (const [x, y] of corners(s, banded, s.high, box)) g.lineTo(x, y);
+      for (const [x, y] of corners(s, banded, s.low, box).reverse()) g.lineTo(x, y);
       g.fill();
       g.globalAlpha = 1;
     }
@@ -284,14 +327,12 @@ const FedCharts = (() => {
     g.lineJoin = "round";
     g.setLineDash(s.dash);
     g.beginPath();
-    for (const i of at) g.lineTo(box.x(s.x[i]), box.y(s.y[i]));
+    for (const [x, y] of corners(s, at, s.y, box)) g.lineTo(x, y);
     g.stroke();
     g.setLineDash([]);
-    if (at.length === 1) {
-      g.beginPath();
-      g.arc(box.x(s.x[at[0]]), box.y(s.y[at[0]]), 4, 0, 7);
-      g.fill();
-    }
+    const every = Math.max(1, Math.floor(at.length / MARKS));
+    const first = at.length > MARKS ? Math.floor((s.marker * every) / 8) : 0;
+    for (let k = first; k < at.length; k += every) mark(g, s.marker, box.x(s.x[at[k]]), box.y(s.y[at[k]]), 4);
   }
 
   function nearest(x, wanted) {
@@ -308,8 +349,10 @@ const FedCharts = (() => {
     const spec = c.spec;
     const all = spec.series.map((s, i) => ({
       ...s,
-      colour: s.color || css(`--series-${(s.index ?? i) % SERIES}`),
-      dash: s.dash || DASHES[Math.floor((s.index ?? i) / SERIES) % DASHES.length],
+      colour: css(`--series-${(s.index ?? i) % SERIES}`),
+      dash: s.dash || [],
+      marker: s.marker ?? i,
+      step: spec.step,
     }));
     const shown = all.filter((s) => !c.hidden.has(s.name));
     const [x0, x1, y0, y1] = reach(shown, spec);
@@ -331,7 +374,7 @@ const FedCharts = (() => {
     g.clip();
     for (const s of shown) drawSeries(g, s, box);
     g.restore();
-    legend(c, all.map((s) => ({ name: s.name, colour: s.colour, dash: s.dash, line: true })), all.length > 1);
+    legend(c, all.map((s) => ({ name: s.name, colour: s.colour, dash: s.dash, marker: s.marker, line: true })), all.length > 1);
     const last = shown.map((s) => `${s.name} ${yText(s.y[s.y.length - 1])}`).slice(0, 12).join(", ");
     c.over.setAttribute("aria-label", `${spec.yLabel || ""} against ${spec.xLabel || ""}; last values: ${last}`);
     c.hover = (px, _, over) => readLines(c, over, px, { shown, box, x0, x1, xText, spec });

@@ -53,9 +53,10 @@
     const setting = data.settings[Number(by("setting").value)];
     const named = (lines) => lines.map((s) => ({ ...s, name: s.seeds > 1 ? `${s.name} (${s.seeds} seeds)` : s.name }));
     const common = { yLabel: "test accuracy", yPercent: true };
+    for (const place of document.querySelectorAll(".band")) place.textContent = setting.band;
     FedCharts.lines(by("by-round"), { ...common, series: named(setting.rounds), xLabel: "round", xWhole: true });
-    FedCharts.lines(by("by-time"), { ...common, series: named(setting.time), xLabel: "virtual time", xTime: true });
-    FedCharts.lines(by("by-rank"), { series: named(setting.asked), xLabel: "clients, most often asked first", yLabel: "times asked", xWhole: true, height: 260 });
+    FedCharts.lines(by("by-time"), { ...common, series: named(setting.time), xLabel: "virtual time", xTime: true, step: "post" });
+    FedCharts.lines(by("by-rank"), { series: named(setting.asked), xLabel: "clients, most often asked first", yLabel: "times asked", xWhole: true, step: "mid", height: 260 });
     const at = data.runs.findIndex((r) => r.setting === setting.name);
     if (at >= 0 && (!run || run.setting !== setting.name)) {
       by("run").value = String(at);
@@ -74,7 +75,7 @@
     const most = run.traits.asked.indexOf(Math.max(...run.traits.asked, 0));
     if (client === null || run.clients.indexOf(client) < 0) client = run.clients[Math.max(most, 0)];
     const goes = Object.entries(run.goesWith).map(([name, value]) => `${name} ${value.toFixed(2)}`).join(", ");
-    by("goes-with").textContent = run.note || (goes ? `Times asked goes with (rank correlation): ${goes}.` : "");
+    by("goes-with").textContent = [goes ? `Times asked goes with (rank correlation): ${goes}.` : "", run.note ? `${run.note[0].toUpperCase()}${run.note.slice(1)}.` : ""].join(" ");
     showOrder();
   }
 
@@ -84,7 +85,7 @@
     by("order-about").textContent = data.about[name] ? `${WORDS[name]}: ${data.about[name]}.` : WORDS[name] || "";
     const some = run.clients.length < run.population ? ` (${run.clients.length} most often asked of ${run.population.toLocaleString("en-US")} clients)` : "";
     FedCharts.map(by("map"), {
-      rows: run.clients.length, columns: run.rounds, first: run.first + 1, asked: run.asked, outcomes: run.outcomes,
+      rows: run.clients.length, columns: run.rounds, first: run.first, asked: run.asked, outcomes: run.outcomes,
       legend: run.legend, order, rowLabels: run.clients, orderName: `clients by ${name}${some}`,
       mark: run.clients.indexOf(client), readout: (row) => traitLines(row), onClick: (row) => pick(run.clients[row]),
     });
@@ -159,7 +160,7 @@
       const index = t + run.first;
       const k = index - run.why.first;
       const reason = run.why.reasons[`${index}/${client}`];
-      cell(line, "td", String(index + 1), "number");
+      cell(line, "td", String(index), "number");
       cell(line, "td", run.legend[Number(run.outcomes[t][at])] + (reason ? `: ${reason}` : ""));
       const seconds = k >= 0 && run.why.values.seconds[k];
       cell(line, "td", seconds ? time(seconds[at]) : "–", "number");
