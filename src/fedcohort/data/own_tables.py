@@ -161,7 +161,7 @@ def _feature(name: str, column: Array) -> NDArray[np.float64]:
 def _ids(name: str, column: Array) -> Array:
     """Labels or owners: whole numbers or words."""
     _check_missing(name, column)
-    if column.dtype.kind == "f" and bool((column == np.rint(column)).all()):
+    if column.dtype.kind == "f" and bool(((column == np.rint(column)) & (np.abs(column) < 1 << 53)).all()):
         return column.astype(np.int64)
     if column.dtype.kind not in "iuf":
         column = np.array([str(v) for v in column.tolist()])

@@ -1,8 +1,9 @@
 """What must not break, broken on purpose. Prints a table of figures; exits with 1 when a goal is missed.
 
-python tests/stress/torture                     everything (about an hour and a half on one core)
+python tests/stress/torture                     everything (about three hours)
 python tests/stress/torture --quick             a small share of everything (about a minute; part of `make test`)
 python tests/stress/torture --only kill flips   rows whose name contains one of these words
+python tests/stress/torture --only fuzz --minutes 60
 python tests/stress/torture --json FILE         keep the figures in this file, row by row
 python tests/stress/torture --table FILE        print what is in such a file
 """
@@ -23,17 +24,20 @@ sys.path.append(str(Path(__file__).parents[3]))  # the tests' own grid and clien
 
 import dropout
 import files
+import fuzzed
 import liars
 import replies
 import state_folder
 import table
 import web
+from tests.stress import fuzz_targets
 
 import flower
 import storage
 
 SEED = 20
 SHARE = 1.0  # of the full numbers; set by --share
+MINUTES = 60.0  # of fuzzing; set by --minutes
 KILLS: Path | None = None  # where the kills of real processes are kept; set by --json
 
 
@@ -82,6 +86,15 @@ def _hostile(where: str, run: Callable[[bool], dict]) -> Row:
         "0 exceptions, 0 accepted, 0 honest replies lost, every round equal to the twin without them",
         run,
         lambda f: not any(f[name] for name in bad),
+    )
+
+
+def _fuzz(group: str) -> Row:
+    return Row(
+        f"fuzzing, {group}: {', '.join(target.name for target in fuzz_targets.GROUPS[group])}",
+        "only our own errors, no hang, no more memory than the bound",
+        lambda q: fuzzed.group(group, 200 if q else 0, 60 * MINUTES / len(fuzz_targets.GROUPS), SEED),
+        lambda f: not f["findings"],
     )
 
 
@@ -217,6 +230,7 @@ ROWS = (
         lambda q: files.malicious(),
         lambda f: f["refused"] == f["files"] and f["payloads run"] == 0,
     ),
+    *map(_fuzz, fuzz_targets.GROUPS),
     Row(
         "dashboard: ways out of its folder",
         "0 answered wrongly",
@@ -255,20 +269,23 @@ SLOW = (
 
 
 def main() -> int:
-    global SHARE, KILLS
+    global SHARE, KILLS, MINUTES
     parser = argparse.ArgumentParser(prog="torture", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--share", type=float, default=1.0, help="of the full numbers, for a busy machine")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of fuzzing, over all its rows")
     parser.add_argument("--table", type=Path, help="print the table of a file made with --json, and run nothing")
     args = parser.parse_args()
     if args.table:
         print(table.markdown(args.table))
         return 0
-    SHARE, KILLS = args.share, args.json and args.json.with_name("flower_kills.json")
+    SHARE, MINUTES = args.share, args.minutes
+    KILLS = args.json and args.json.with_name("flower_kills.json")
     chosen = [r for r in ROWS if not args.only or any(word in r.name for word in args.only)]
     if args.quick and not args.only:
+        chosen = [r for r in chosen if not r.name.startswith("fuzzing")]  # tests/stress/test_fuzzing.py
         chosen = [r for r in chosen if not any(r.name.endswith(f" {name}") for name in SLOW)]
     started, missed = time.monotonic(), 0
     print(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {table.machine()}, load {os.getloadavg()[0]:.1f}\n\n{table.HEAD}")
