@@ -88,7 +88,7 @@ def test_partitions_of_flower_become_clients_under_their_numbers():
     data = Dataset.from_flwr_partitioner(Partitioner())
     assert (data.client_names, data.client.tolist()) == ((0, 2), [0, 1, 1, 1])
     assert (data.class_names, data.y.tolist()) == ((0, 2), [1, 0, 1, 0])
-    with pytest.raises(DataError, match="this is no partitioner"):
+    with pytest.raises(DataError, match="this is not a partitioner"):
         Dataset.from_flwr_partitioner(3)
 
 

@@ -67,15 +67,13 @@ def test_a_frame_and_a_parquet_file_are_read_like_the_csv(tmp_path):
     data = Dataset.from_pandas(frame, "ill", "site", name="clinic")
     from_file = Dataset.from_csv(csv_file(tmp_path), "ill", "site")
     pytest.importorskip("pyarrow")
-    from fedcohort.data.own_tables import from_parquet
-
     frame.to_parquet(tmp_path / "clinic.parquet")
-    stored = from_parquet(tmp_path / "clinic.parquet", target="ill", client="site")
+    stored = Dataset.from_parquet(tmp_path / "clinic.parquet", target="ill", client="site")
     for other in (from_file, stored):
         np.testing.assert_array_equal(other.features(), data.features())
         assert (other.class_names, other.client_names) == (data.class_names, data.client_names)
     with pytest.raises(DataError, match="not a parquet file"):
-        from_parquet(csv_file(tmp_path), target="ill")
+        Dataset.from_parquet(csv_file(tmp_path), target="ill")
 
 
 def test_a_csv_where_an_npz_is_expected_is_not_called_damaged(tmp_path):

@@ -39,6 +39,7 @@ PROMISED = [
     "label-skew-8-v1",
     "label-skew-4-v1",
     "mixed-v1",
+    "owners-v1",
 ]
 # Digests for labels i * 7 % 10 (i < 2000), owners i % 25, activities i // 25 % 13, seed 1. A published world never
 # changes: if one of these differs, the bytes of everybody's experiments differ.
@@ -59,6 +60,7 @@ PINNED = {
     "fedcm-client-0.1-v1": "14ffdd7d5831a6a9ac80c0333e8fdafd395d521e8b2d2bc0af607640dded4f99",
     "fedcm-class-0.1-v1": "33f270b82ac5b7949e7808acac49311213ef0e70007df63d25954b5b3e66ca85",
     "hetero-0.1-v1": "58f707ae16b2864104fb482f2e9e1c1b09118f7c66baf319d7f19bd12bb366af",
+    "owners-v1": "04dd18212c3d6fea8bf5e6a74a93f9dab6f7d019c872f0484ab95ef5ad624d5f",
     "volunteers-v1": "5b94e2afe5a9213bbed0b0e7a519f671705806f35f4437557ee74d3bf6563a88",
     "label-skew-8-v1": "b4ee9140543b6626e5bfab2c6be579af65610ec4defafb652a80e8b01dafc8be",
     "label-skew-4-v1": "0c2cf56b6d2cae26a24295a7a38d8f254051e0d65f2db30de92f25ee0291dfa4",

@@ -11,7 +11,9 @@ from fedcohort.types import Work
 from fedcohort.worlds import devices
 from fedcohort.worlds.availability import Always, Bernoulli, FromTrace, Markov
 from fedcohort.worlds.built_world import build_world
-from fedcohort.worlds.latency import LATENCIES, FlashRLLatency, Lognormal, Pareto, Physical, ShiftedExponential
+from fedcohort.worlds.given_latency import LATENCIES, GivenLatency, load_seconds
+from fedcohort.worlds.latency import FlashRLLatency, Lognormal, Pareto, Physical, ShiftedExponential
+from fedcohort.worlds.natural import Natural
 from fedcohort.worlds.partition import Iid
 from fedcohort.worlds.trace import load_trace
 from fedcohort.worlds.world_spec import WorldSpec
@@ -28,7 +30,65 @@ def work_of(w, ids, params=1000, passes=1.0):
     return Work(w.train.sizes[ids], np.full(ids.size, passes), sent, sent, params)
 
 
-@pytest.mark.parametrize("kind", sorted(LATENCIES))
+FLEET = [("north", 2.0), ("south", 9.0), ("north", 4.0), ("west", 5.0), ("east", 1.0)]
+
+
+def fleet(tmp_path, rows=FLEET):
+    path = tmp_path / "fleet.csv"
+    path.write_text("client,seconds\n" + "".join(f"{name},{s}\n" for name, s in rows))
+    return GivenLatency(path=str(path))
+
+
+def named_world(spec, owners):
+    return build_world(spec, np.arange(len(owners)) % 2, seed=0, owners=owners)
+
+
+def test_given_seconds_go_to_the_clients_of_that_name(tmp_path):
+    spec = WorldSpec("w", 0, Natural(), latency=fleet(tmp_path))
+    w = named_world(spec, ["south", "north", "west"] * 4)
+    ids = np.arange(3)
+    assert w.names == ("north", "south", "west")
+    assert w.expected_seconds(ids, work_of(w, ids)).tolist() == [3.0, 9.0, 5.0]
+    drawn = np.array([w.seconds(r, ids, work_of(w, ids, passes=5.0)) for r in range(50)])
+    assert [set(column) for column in drawn.T] == [{2.0, 4.0}, {9.0}, {5.0}]
+    assert w.seconds(0, ids, work_of(w, ids, passes=1 / 3))[1] == pytest.approx(3.0)  # a probe
+    scaled = named_world(spec.replace(latency__passes=5.0), ["south", "north"] * 4)
+    assert scaled.expected_seconds(ids[:2], work_of(scaled, ids[:2], passes=10.0)).tolist() == [6.0, 18.0]
+    np.savez(tmp_path / "fleet.npz", client=["south", "north"], seconds=[[9.0, 9.0], [2.0, 4.0]])
+    assert load_seconds(tmp_path / "fleet.npz")[0] == ["south", "north"]
+    invented = build_world(WorldSpec("w", 10, Iid(), latency=fleet(tmp_path)), np.arange(40) % 2, seed=0)
+    assert set(invented.expected_seconds(np.arange(10), work_of(invented, np.arange(10)))) == {3.0, 9.0, 5.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("client,seconds\nnorth,1\n", "1 of 2 clients are not in it: south"),
+        ("name,time\nnorth,1\n", "must be client and seconds; it has name, time"),
+        ("client,seconds\nnorth,fast\nsouth,1\n", "cannot be read"),
+        ("client,seconds\nnorth,-1\nsouth,1\n", "takes -1.0 seconds"),
+        ("client,seconds\n", "it has no rows"),
+    ],
+)
+def test_mistakes_in_a_file_of_seconds_are_named(tmp_path, text, says):
+    (tmp_path / "fleet.csv").write_text(text)
+    spec = WorldSpec("w", 0, Natural(), latency=GivenLatency(path=str(tmp_path / "fleet.csv")))
+    with pytest.raises(DataError) as caught:
+        named_world(spec, ["north", "south"] * 3)
+    assert says in str(caught.value)
+
+
+def test_a_trace_with_the_names_of_the_clients_is_followed_by_name(tmp_path):
+    (tmp_path / "t.csv").write_text("device,begin,end\nsouth,0,10\nnorth,20,30\n")
+    spec = WorldSpec("w", 0, Natural(), availability=FromTrace(path=str(tmp_path / "t.csv")))
+    w = named_world(spec, ["north", "south"] * 3)
+    assert [w.names[i] for i in w.available(0, 5.0)] == ["south"]
+    assert [w.names[i] for i in w.available(0, 25.0)] == ["north"]
+    with pytest.raises(DataError, match="1 of 2 clients are not in it: west"):
+        named_world(spec, ["north", "west"] * 3)
+
+
+@pytest.mark.parametrize("kind", sorted(set(LATENCIES) - {"given"}))
 def test_a_clients_time_does_not_depend_on_who_else_is_asked(kind):
     w = world(latency=LATENCIES[kind]())
     everybody = np.arange(40)

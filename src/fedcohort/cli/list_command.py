@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedcohort.cli.progress import plain
-from fedcohort.errors import FedcohortError, UnknownName
+from fedcohort.errors import FedcohortError, RunWarning, UnknownName
 from fedcohort.registry import lookup as registry
 from fedcohort.signals import PRIVACY_LEVELS, SIGNALS, privacy
 
@@ -95,10 +96,10 @@ def _needs(made: type[Any]) -> frozenset[str]:
 def _catalogue(kind: str) -> Table:
     if kind == "selector":
         table = _table("name", "family", "paper", "signals", "privacy", "cost per round")
-        for name, found in registry.entries(kind).items():
-            needs = _needs(registry.load(kind, name))
+        for found, made in registry.loaded(kind):
+            needs = _needs(made)
             row = (
-                name,
+                found.name,
                 found.family,
                 found.paper,
                 ", ".join(sorted(needs)) or "-",
@@ -115,7 +116,12 @@ def _catalogue(kind: str) -> Table:
     table = _table("name", "what it is")
     make = registry.make_world_spec if kind == "world" else registry.make_task_spec
     for name in registry.names(kind):
-        table.add_row(name, getattr(make(name), "about", ""))
+        try:
+            table.add_row(name, getattr(make(name), "about", ""))
+        except FedcohortError as error:
+            if name not in registry.entries(kind):
+                raise
+            warnings.warn(f"skipped: {error}", RunWarning, stacklevel=2)
     return table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from fedcohort.cli import run_command as runs
 from fedcohort.cli import skew_command as skew
 from fedcohort.cli import sweep_command as sweep
 from fedcohort.cli import world_command as world
-from fedcohort.cli.progress import INTERRUPTED, plain, tell_warning
+from fedcohort.cli.progress import INTERRUPTED, plain, tell_warning, told
 from fedcohort.errors import FedcohortError
 
 _USAGE: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -53,6 +54,8 @@ def _root(
     ] = False,
 ) -> None:
     del version
+    if os.getcwd() not in sys.path:  # modules of your own are found as by `python -m`, after those that are installed
+        sys.path.append(os.getcwd())
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {  # in the order of the help
@@ -79,6 +82,7 @@ for _name, _group in _GROUPS.items():
 
 def main() -> None:
     """Entry point of the `fedcohort` command."""
+    told.clear()
     warnings.showwarning = tell_warning
     try:
         code = app(prog_name="fedcohort", standalone_mode=False)

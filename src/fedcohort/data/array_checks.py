@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,6 +88,16 @@ def class_numbers(y: ArrayLike, y_test: ArrayLike, classes: int | None = None) -
     rule(names.size < MOST_CLASSES, f"{names.size} different labels", f"there are at most {MOST_CLASSES}", "check y")
     place = place.reshape(-1).astype(np.int64)
     return Numbered(place[: both[0].size], place[both[0].size :], _names(names))
+
+
+def renamed(names: Names, better: Sequence[str] | None) -> Names:
+    """Better names for labels that are numbers: that of label k is better[k]."""
+    if better is None:
+        return names
+    fits = all(isinstance(n, int) and 0 <= n < len(better) for n in names)
+    value = f"class_names with {len(better)} names"
+    rule(fits, value, f"the labels are {', '.join(map(str, names[:5]))} ...", "give one name for each label from 0")
+    return tuple(str(better[int(n)]) for n in names)
 
 
 def whole_numbers(name: str, given: ArrayLike) -> Index:

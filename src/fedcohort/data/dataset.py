@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.core.constraints import Interval
+from fedcohort.data import own_collections, own_tables
 from fedcohort.data.array_checks import (
     Names,
     Scale,
@@ -25,6 +26,7 @@ from fedcohort.data.array_checks import (
     class_numbers,
     owner_numbers,
     plain_array,
+    renamed,
     rule,
     same_length,
     samples_of,
@@ -111,6 +113,7 @@ class Dataset:
         activity: ArrayLike | None = None,
         name: str = "mine",
         classes: int | None = None,
+        class_names: Sequence[str] | None = None,
         scale: Scale | None = None,
         shift: Scale = 0.0,
     ) -> Dataset:
@@ -119,6 +122,7 @@ class Dataset:
         A four-axis x is taken as images, (n, c, h, w) or (n, h, w, c) with 1, 3 or 4 channels; three axes are windows,
         (n, time, channel); two are flat. `y` may hold any integers or strings: the labels that occur are numbered
         0 .. C - 1 in sorted order, and `class_names` keeps them (with `classes` given they are such numbers already).
+        Where labels are numbers, `class_names` may give them better names: that of label k is class_names[k].
         So are the owners in `client`, kept in `client_names`: those of training samples first, in sorted order.
         `scale` defaults to 1/255 for images of bytes and to 1 for everything else.
         """
@@ -155,23 +159,34 @@ class Dataset:
             scale,
             shift,
             finer,
-            label.names,
+            renamed(label.names, class_names),
             () if owner is None else owner.names,
         )
 
     @classmethod
-    def from_csv(cls, path: str | Path, target: str = "", client: str = "", **more: Any) -> Dataset:
+    def from_csv(
+        cls, path: str | Path, target: str = "", client: str = "", *, name: str | None = None, **more: Any
+    ) -> Dataset:
         """A CSV file with a header line: `target` is the column of the labels, `client` that of the owners.
 
         Left out, they are columns of the usual names (target, label, class or y; client or owner). `more` goes to
         :meth:`from_pandas`, which says what becomes of the other columns. pandas is not needed.
         """
-        from fedcohort.data.own_tables import from_csv
-
-        return from_csv(Path(path), target=target, client=client, **more)
+        file = Path(path).expanduser()
+        with own_tables.naming(file):
+            return cls.from_pandas(own_tables.read_csv(file), target, client, name=name or file.stem, **more)
 
     @classmethod
-    def from_pandas(cls, frame: Any, target: str = "", client: str = "", **more: Any) -> Dataset:
+    def from_parquet(
+        cls, path: str | Path, target: str = "", client: str = "", *, name: str | None = None, **more: Any
+    ) -> Dataset:
+        """As :meth:`from_csv`, for a parquet file; pyarrow or pandas reads it."""
+        file = Path(path).expanduser()
+        with own_tables.naming(file):
+            return cls.from_pandas(own_tables.read_parquet(file), target, client, name=name or file.stem, **more)
+
+    @classmethod
+    def from_pandas(cls, frame: Any, target: str = "", client: str = "", *, name: str = "mine", **more: Any) -> Dataset:
         """A data frame, or any mapping of column names to columns; `target` and `client` as in :meth:`from_csv`.
 
         All other columns are features and must hold numbers: `drop` names those to leave out, `features` those to
@@ -180,39 +195,36 @@ class Dataset:
         >>> Dataset.from_pandas({"age": [31, 58], "ill": ["no", "yes"], "site": ["a", "b"]}, "ill", "site").client_names
         ('a', 'b')
         """
-        from fedcohort.data.own_tables import from_columns
-
-        return from_columns(frame, target=target, client=client, **more)
+        return cls.from_arrays(**own_tables.table_arrays(frame, target, client, **more), name=name)
 
     @classmethod
-    def from_torch(cls, samples: Any, client: ArrayLike | None = None, **more: Any) -> Dataset:
+    def from_torch(cls, samples: Any, client: ArrayLike | None = None, *, test: Any = None, **more: Any) -> Dataset:
         """A torch dataset (anything with a length whose items are (x, y) pairs); `client` holds one owner per sample.
 
         `test` is another such dataset, if there is one; `more` goes to :meth:`from_arrays`.
         """
-        from fedcohort.data.own_collections import from_torch
-
-        return from_torch(samples, client, **more)
+        return cls.from_arrays(**own_collections.torch_arrays(samples, test), client=client, **more)
 
     @classmethod
-    def from_huggingface(cls, samples: Any, target: str = "", client: str = "", **more: Any) -> Dataset:
+    def from_huggingface(
+        cls, samples: Any, target: str = "", client: str = "", *, features: str | Sequence[str] = (), **more: Any
+    ) -> Dataset:
         """A `datasets.Dataset`, or a `DatasetDict` with train and test; `target` and `client` name columns.
 
-        `features` names the columns of a sample (default: the one that holds images or lists, else all numbers).
+        `features` names the columns of a sample (default: the one that holds images or lists, else all numbers); `more`
+        goes to :meth:`from_arrays`.
         """
-        from fedcohort.data.own_collections import from_huggingface
-
-        return from_huggingface(samples, target=target, client=client, **more)
+        return cls.from_arrays(**own_collections.huggingface_arrays(samples, target, client, features), **more)
 
     @classmethod
-    def from_flwr_partitioner(cls, partitioner: Any, target: str = "", **more: Any) -> Dataset:
+    def from_flwr_partitioner(
+        cls, partitioner: Any, target: str = "", *, features: str | Sequence[str] = (), **more: Any
+    ) -> Dataset:
         """A partitioner of flwr-datasets with its dataset assigned: every partition becomes a client of that number.
 
-        `target` and `more` are those of :meth:`from_huggingface`.
+        `target`, `features` and `more` are those of :meth:`from_huggingface`.
         """
-        from fedcohort.data.own_collections import from_flwr_partitioner
-
-        return from_flwr_partitioner(partitioner, target=target, **more)
+        return cls.from_arrays(**own_collections.partition_arrays(partitioner, target, features), **more)
 
     @checked
     def held_out(self, share: TestShare, rng: np.random.Generator, by_client: bool = False) -> Dataset:

@@ -1,4 +1,4 @@
-"""Collections of other libraries as datasets: torch, Hugging Face, and the partitioners of Flower.
+"""Collections of other libraries as the arrays of a dataset: torch, Hugging Face, and the partitioners of Flower.
 
 Nothing of these libraries is imported: items are read as anything with a length and an index.
 """
@@ -6,25 +6,21 @@ Nothing of these libraries is imported: items are read as anything with a length
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fedcohort.data.array_checks import rule
-from fedcohort.data.dataset import Dataset
 from fedcohort.data.own_tables import CLIENTS, TARGETS, named_column
 from fedcohort.errors import DataError, UnknownName
 from fedcohort.types import Array
 
 
-def from_torch(samples: Any, client: ArrayLike | None = None, *, test: Any = None, **more: Any) -> Dataset:
-    """See :meth:`Dataset.from_torch`."""
+def torch_arrays(samples: Any, test: Any = None) -> dict[str, Any]:
+    """What `Dataset.from_arrays` needs of a torch dataset, and of another one to test."""
     x, y = _pairs(samples)
-    if test is not None:
-        more["x_test"], more["y_test"] = _pairs(test)
-    return Dataset.from_arrays(x, y, client, **more)
+    x_test, y_test = (None, None) if test is None else _pairs(test)
+    return {"x": x, "y": y, "x_test": x_test, "y_test": y_test}
 
 
 def _pairs(samples: Any) -> tuple[Array, Array]:
@@ -58,36 +54,29 @@ def _stacked(name: str, items: Sequence[Any]) -> Array:
     return out[..., None] if out.ndim == 3 and out.dtype == np.uint8 else out  # grey images have no channel axis
 
 
-def from_huggingface(
-    samples: Any,
-    *,
-    target: str = "",
-    client: str = "",
-    features: str | Sequence[str] = (),
-    **more: Any,
-) -> Dataset:
-    """See :meth:`Dataset.from_huggingface`."""
+def huggingface_arrays(
+    samples: Any, target: str = "", client: str = "", features: str | Sequence[str] = ()
+) -> dict[str, Any]:
+    """What `Dataset.from_arrays` needs of a `datasets.Dataset`; see `Dataset.from_huggingface`."""
     train, test = samples, None
     if isinstance(samples, Mapping):
         if "train" not in samples:
             raise UnknownName.among("split", "train", samples)
         train, test = samples["train"], samples.get("test")
     target, client, used = _chosen(train, target, client, features)
+    out: dict[str, Any] = {"x": _features(train, used), "y": np.asarray(train[target])}
     if test is not None:
-        more |= {"x_test": _features(test, used), "y_test": np.asarray(test[target])}
-        if client:
-            more["client_test"] = np.asarray(test[client])
-    owner = np.asarray(train[client]) if client else None
-    made = Dataset.from_arrays(_features(train, used), np.asarray(train[target]), owner, **more)
-    return _with_class_names(made, train, target)
+        out |= {"x_test": _features(test, used), "y_test": np.asarray(test[target])}
+    if client:
+        out |= {"client": np.asarray(train[client])}
+        out |= {} if test is None else {"client_test": np.asarray(test[client])}
+    return {**out, "class_names": _class_names(train, target)}
 
 
-def from_flwr_partitioner(
-    partitioner: Any, *, target: str = "", features: str | Sequence[str] = (), **more: Any
-) -> Dataset:
-    """See :meth:`Dataset.from_flwr_partitioner`."""
+def partition_arrays(partitioner: Any, target: str = "", features: str | Sequence[str] = ()) -> dict[str, Any]:
+    """What `Dataset.from_arrays` needs of a partitioner of flwr-datasets."""
     fits = hasattr(partitioner, "load_partition") and hasattr(partitioner, "num_partitions")
-    rule(fits, f"a {type(partitioner).__name__}", "this is no partitioner", "give one of flwr_datasets.partitioner")
+    rule(fits, f"a {type(partitioner).__name__}", "this is not a partitioner", "give one of flwr_datasets.partitioner")
     parts = {i: partitioner.load_partition(i) for i in range(int(partitioner.num_partitions))}
     parts = {i: part for i, part in parts.items() if len(part)}
     rule(bool(parts), "the partitioner", "all its partitions are empty", "assign a dataset to it first")
@@ -96,7 +85,7 @@ def from_flwr_partitioner(
     x = np.concatenate([_features(part, used) for part in parts.values()])
     y = np.concatenate([np.asarray(part[target]) for part in parts.values()])
     owner = np.repeat(list(parts), [len(part) for part in parts.values()])
-    return _with_class_names(Dataset.from_arrays(x, y, owner, **more), first, target)
+    return {"x": x, "y": y, "client": owner, "class_names": _class_names(first, target)}
 
 
 def _chosen(
@@ -111,12 +100,10 @@ def _chosen(
     return target, client, used or _sample_columns(samples, [n for n in names if n not in (target, client)])
 
 
-def _with_class_names(made: Dataset, samples: Any, target: str) -> Dataset:
+def _class_names(samples: Any, target: str) -> tuple[str, ...] | None:
     """Hugging Face keeps the names of classes beside their numbers."""
     known = getattr(getattr(samples, "features", {}).get(target), "names", None)
-    if not known or not all(isinstance(n, int) and 0 <= n < len(known) for n in made.class_names):
-        return made
-    return replace(made, class_names=tuple(known[int(n)] for n in made.class_names))
+    return tuple(known) if known else None
 
 
 def _sample_columns(samples: Any, names: Sequence[str]) -> tuple[str, ...]:

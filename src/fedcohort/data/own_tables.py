@@ -1,4 +1,4 @@
-"""Tables of your own as datasets: CSV and parquet files and data frames, one row per sample.
+"""Tables of your own as the arrays of a dataset: CSV and parquet files and data frames, one row per sample.
 
 One column holds the labels, one may hold the owners, and every other one is a feature and must hold numbers.
 """
@@ -6,7 +6,8 @@ One column holds the labels, one may hold the owners, and every other one is a f
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.data.array_checks import plain_array, rule
-from fedcohort.data.dataset import Dataset
 from fedcohort.data.formats import damaged, reading
 from fedcohort.errors import DataError, MissingExtra, UnknownName
 from fedcohort.types import Array
@@ -25,27 +25,18 @@ MANY = 100  # labels; where there are more, and most occur once, the column is a
 Columns = dict[str, Array]
 
 
-def from_csv(path: Path, *, target: str = "", client: str = "", name: str = "", **more: Any) -> Dataset:
-    """See :meth:`Dataset.from_csv`."""
-    return _own(path, lambda: from_columns(read_csv(path), target, client, name=name or path.stem, **more))
-
-
-def from_parquet(path: Path, *, target: str = "", client: str = "", name: str = "", **more: Any) -> Dataset:
-    """As :meth:`Dataset.from_csv`, for a parquet file; pyarrow or pandas reads it."""
-    return _own(path, lambda: from_columns(read_parquet(path), target, client, name=name or path.stem, **more))
-
-
-def _own(path: Path, make: Callable[[], Dataset]) -> Dataset:
-    """What is wrong with the columns, with the file's name before it."""
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What is wrong with the columns of a file is said with its name before it."""
     try:
-        return make()
+        yield
     except DataError as error:
         if error.value.startswith(str(path)):
             raise
         raise DataError(f"{path}, {error.value}", error.rule, error.remedy) from None
 
 
-def from_columns(
+def table_arrays(
     frame: Any,
     target: str = "",
     client: str = "",
@@ -53,9 +44,8 @@ def from_columns(
     drop: str | Sequence[str] = (),
     features: str | Sequence[str] = (),
     standardise: bool = True,
-    name: str = "mine",
-) -> Dataset:
-    """See :meth:`Dataset.from_pandas`."""
+) -> dict[str, Any]:
+    """What `Dataset.from_arrays` needs of a table; see `Dataset.from_pandas` for the arguments."""
     columns = _columns(frame)
     target = named_column("target", target, columns, TARGETS) or _no_target(columns)
     drop = (drop,) if isinstance(drop, str) else tuple(drop)
@@ -72,7 +62,7 @@ def from_columns(
     _check_classes(target, y)
     scale, shift = _standard(x) if standardise else (1.0, 0.0)
     owner = _ids(client, columns[client]) if client else None
-    return Dataset.from_arrays(x.astype(np.float32), y, owner, name=name, scale=scale, shift=shift)
+    return {"x": x.astype(np.float32), "y": y, "client": owner, "scale": scale, "shift": shift}
 
 
 def read_csv(path: Path) -> Columns:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcohort.errors import BadParameter, check
 from fedcohort.experiment.config import from_mapping
+from fedcohort.experiment.object_texts import text_of
 from fedcohort.experiment.round_progress import told_too
-from fedcohort.experiment.runs import Objects, build, run
+from fedcohort.experiment.runs import Objects, run
+from fedcohort.experiment.runs import resume as continue_run
+from fedcohort.experiment.store import check_same
+from fedcohort.experiment.texts import OWNERS, WORLD
 from fedcohort.protocols import Method, Selector
 from fedcohort.rounds.history import History
-from fedcohort.types import Plan
+from fedcohort.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from fedcohort.data.dataset import Dataset
     from fedcohort.tasks.spec import TaskSpec
     from fedcohort.worlds.world_spec import WorldSpec
 
-FROM_ARRAYS = "make one with Dataset.from_arrays(x, y)"
 _PARTS = {  # what an object that is given instead of a name must have at least
     "selector": ("needs", "select", "observe"),
     "method": ("prepare", "aggregate"),
@@ -33,58 +35,75 @@ def simulate(
     selector: str | Selector = "uniform",
     *,
     method: str | Method = "fedavg",
-    world: str | WorldSpec = "mixed-v1",
+    world: str | WorldSpec | None = None,
     task: str | TaskSpec = "digits-mlp",
     rounds: int = 50,
     cohort_size: int = 10,
     seed: int = 0,
+    device: str = "auto",
     out: str | Path | None = None,
+    resume: bool = False,
     on_round: Callable[[dict[str, float]], None] | None = None,
     progress: bool = False,
     **more: Any,
 ) -> History:
     """Run a selector and a method on a task in a world, and return what happened.
 
-    Each of the four may be a name ("oort(explore=0.8)") or an object of your own (see `task_from` for your own arrays).
-    `rounds`, `cohort_size` and `seed` say how long, how many clients a round and which random draws; `more` takes every
-    other key of a run's configuration, e.g. deadline=300. With `out`, the run is kept in that folder and can be
-    resumed, which needs names. `on_round` is called with the numbers of each round; with `progress`, standard
-    error shows the round, the accuracy and the time left.
+    Each of the four may be a text ("oort(explore=0.8)", "mymodule:MySelector(a=1)", "csv:clinic.csv(target=ill)") or an
+    object of your own (see `task_from` for your own data). Without a `world`, data that name the owners of their
+    samples are divided among these ("owners-v1"), and all others as in "mixed-v1".
+    `rounds`, `cohort_size` and `seed` say how long, how many clients a round and which random draws, `device` where
+    torch engines compute ("cuda"); `more` takes every other key of a run's configuration, e.g. deadline=300. With
+    `out`, the run is kept in that folder, and with `resume` one that was begun there is continued: objects from
+    which no text can be made must then be given again. `on_round` is called with the numbers of each round; with
+    `progress`, standard error shows the round, the accuracy and the time left. The trained model is `history.model`.
 
     >>> simulate("oort", task="quadratic", rounds=3, cohort_size=2).column("asked").tolist()
     [2.0, 2.0, 2.0]
     """
     given: dict[str, Any] = {"selector": selector, "method": method, "world": world, "task": task}
-    own = {k: v for k, v in given.items() if not isinstance(v, str)}
-    texts = {k: v for k, v in given.items() if isinstance(v, str)}
+    own = {k: v for k, v in given.items() if not isinstance(v, str) and not (k == "world" and v is None)}
     for kind, value in own.items():
+        _check_not_data(kind, value)
         check(
             all(hasattr(value, part) for part in _PARTS[kind]),
             f"{kind} = {value!r}"[:200],
             f"this is neither the name of a {kind} nor an object that can {' and '.join(_PARTS[kind])}",
             f"see `fedcohort list {kind}s`, or docs/testing.md for your own",
         )
-    config = from_mapping({**texts, "rounds": rounds, "cohort_size": cohort_size, "seed": seed, **more})
+    if world is None and "task" in own:
+        given["world"] = OWNERS if own["task"].owners() is not None else WORLD
+    texts = {k: text_of(k, v) if k in own else v for k, v in given.items() if v is not None}
+    numbers = {"rounds": rounds, "cohort_size": cohort_size, "seed": seed, "device": device}
+    config = from_mapping({**texts, **numbers, **more})
     if progress:
         on_round = told_too(config.rounds, on_round)
-    if not own:
-        return run(config, Path(out) if out is not None else None, on_round).history
-    if out is not None:
-        raise BadParameter(
-            f"out with an object as {' and '.join(own)}",
-            "a run that can be resumed is made from names",
-            "leave out= out, or give names",
-        )
-    return build(config, Objects(**own)).run(on_round)
+    folder = None if out is None else Path(out)
+    if resume:
+        check(folder is not None, "resume = True", "it needs the folder of the run", "give out=FOLDER")
+    if resume and folder is not None and RunFolder(folder).begun:
+        check_same(config, folder)
+        return continue_run(folder, on_round, Objects(**own)).history
+    return run(config, folder, on_round, Objects(**own)).history
+
+
+def _check_not_data(kind: str, value: Any) -> None:
+    from fedcohort.data.dataset import Dataset
+
+    if isinstance(value, Dataset):
+        rule = "a Dataset is data, and a task is data with a model and its training"
+        remedy = "give task=fedcohort.task_from(data)"
+        raise BadParameter(f"{kind} = {value!r}", rule, remedy)
 
 
 def task_from(
     data: Dataset, *, hidden: int | tuple[int, ...] = (64,), lr: float = 0.1, epochs: int = 2, **more: Any
 ) -> TaskSpec:
-    """A task on your own arrays: `task_from(Dataset.from_arrays(x, y, client=writer))`.
+    """A task on your own data: `task_from(Dataset.from_arrays(x, y, client=writer))`.
 
-    The model is a perceptron on the flattened inputs (`hidden=()` for softmax regression); for another network or
-    other splits make a `fedcohort.tasks.ClassificationSpec` yourself. `more` goes to the local training plan.
+    The model is a perceptron on the flattened inputs (`hidden=()` for softmax regression); for another network make a
+    `fedcohort.tasks.ClassificationSpec` yourself. `more` are options of local training (lr, batch_size, ...) and of the
+    cuts (validation, test, ...).
 
     >>> import numpy as np
     >>> from fedcohort import Dataset, task_from
@@ -92,16 +111,6 @@ def task_from(
     >>> task_from(Dataset.from_arrays(x, y), hidden=16).model.layers
     (Linear(out=16), ReLU(), Linear(out=3))
     """
-    from fedcohort.data.dataset import Dataset
-    from fedcohort.engines.networks import Flatten, Network, mlp
-    from fedcohort.tasks.catalogue import plan_with
-    from fedcohort.tasks.classification import ClassificationSpec
+    from fedcohort.tasks.own_task import task_on
 
-    check(isinstance(data, Dataset), f"data of type {type(data).__name__}", "this is not a Dataset", FROM_ARRAYS)
-    hidden = (hidden,) if isinstance(hidden, int) else tuple(hidden)
-    for width in hidden:
-        whole = isinstance(width, int) and width >= 1
-        check(whole, f"hidden = {hidden}", "widths are whole numbers from 1", "give e.g. (64,)")
-    inner = mlp(math.prod(data.shape), *hidden, classes=data.classes)
-    model = inner if len(data.shape) == 1 else Network(tuple(data.shape), (Flatten(), *inner.layers))
-    return ClassificationSpec(data.name, data, model, plan_with(Plan(), lr=lr, epochs=epochs, **more))
+    return task_on(data, hidden=hidden, lr=lr, epochs=epochs, **more)

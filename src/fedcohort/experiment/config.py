@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fedcohort.core.constraints import Choice, CountOrZero
-from fedcohort.engines.interface import ENGINES
+from fedcohort.engines.interface import DEVICES, ENGINES, PRECISIONS
 from fedcohort.errors import BadParameter, ConfigError, UnknownName
 from fedcohort.experiment import texts
 from fedcohort.rounds.policy import about, setting
@@ -27,9 +27,11 @@ from fedcohort.sim.run_settings import RunSettings
 
 UNLIMITED = ("deadline", "max_norm")  # keys that may be infinite: no limit
 # Keys that came later: written only where they are used, so that old digests hold.
-LATER = ("stop_at", "patience", "wait_for_slow", "use_floor", "weight_by_use")
+LATER = ("stop_at", "patience", "wait_for_slow", "use_floor", "weight_by_use", "device", "precision")
 NO_EFFECT = ("workers", "snapshot_every")  # keys that cannot change a result
 Engine = Annotated[str, Choice("auto", *ENGINES)]
+Device = Annotated[str, Choice(*DEVICES, counted="cuda")]
+Precision = Annotated[str, Choice(*PRECISIONS)]
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,12 @@ class RunConfig(RunSettings):
 
     selector: str = setting("uniform", "who is asked: a selector of `fedcohort list selectors`")
     method: str = setting("fedavg", "how updates become a model: `fedcohort list methods`")
-    world: str = setting("mixed-v1", "the heterogeneity: `fedcohort list worlds`")
+    world: str = setting("mixed-v1", "the heterogeneity: `fedcohort list worlds`; owners-v1 where the data name owners")
     task: str = setting("digits-mlp", "what is trained: `fedcohort list tasks`")
     engine: Engine = setting("auto", f"local training engine: auto, {', '.join(ENGINES)}")
     workers: CountOrZero = setting(0, "threads or processes of the engine (0: all cores)")
+    device: Device = setting("auto", "where torch engines compute: auto, cpu, cuda, cuda:1, mps")
+    precision: Precision = setting("float32", "forward passes of torch engines on a device: float32 or bfloat16")
 
     def canonical(self) -> RunConfig:
         """The same run with its texts in canonical form; unknown names and parameters are refused."""
@@ -122,7 +126,7 @@ def assign(values: dict[str, Any], key: str, value: Any) -> None:
     elif head not in texts.KINDS:
         raise BadParameter(key, f"{head} is one value, without parameters", f"write {head}=VALUE")
     else:
-        values[head] = texts.changed(head, _text(head, values.get(head)), rest.split("."), value)
+        values[head] = texts.changed(head, _text(head, values), rest.split("."), value)
 
 
 def unknown_key(key: str, more: Iterable[str] = (), given: Mapping[str, Any] | None = None) -> UnknownName:
@@ -148,16 +152,22 @@ def from_mapping(values: Mapping[str, Any]) -> RunConfig:
         if key not in KEYS:
             raise unknown_key(key, given=values)
     try:
-        return RunConfig(**{**values, **{k: _text(k, values[k]) for k in texts.KINDS if k in values}})
+        given = [k for k in texts.KINDS if k in values]
+        return RunConfig(**{**values, **{k: _text(k, values) for k in (*given, "world")}})
     except BadParameter as error:
         key = error.value.partition(" ")[0]
         means = f" ({key}: {meaning(key)})" if key in KEYS else ""
         raise BadParameter(error.value, error.rule, error.remedy + means) from None
 
 
-def _text(kind: str, value: Any) -> Any:
-    """A text stays, a table becomes one, nothing is the default."""
-    default = str(_FIELDS[kind].default)
+def _text(kind: str, values: Mapping[str, Any]) -> Any:
+    """A text stays, a table becomes one, nothing is the default; that of the world depends on the task."""
+    value = values.get(kind)
+    if kind == "world" and not isinstance(value, str):
+        task = _text("task", values)
+        default = texts.default_world(task) if isinstance(task, str) else texts.WORLD
+    else:
+        default = str(_FIELDS[kind].default)
     if isinstance(value, Mapping):
         return texts.from_table(kind, value, default)
     return default if value is None else value

@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import secrets
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,7 +34,8 @@ def run_ray(jobs: Sequence[Job], on_event: OnEvent, address: str | None = None) 
     ray = _ray()
     with _connected(ray, address), _token(Path(jobs[0].folder).parent) as token:
         remote = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1, runtime_env={"env_vars": ONE_THREAD})(carry_out)
-        waiting = {remote.remote(json.dumps({"config": j.config, "folder": j.folder}), *token): j for j in jobs}
+        here = {"cwd": os.getcwd(), "path": own_path()}
+        waiting = {remote.remote(json.dumps({"config": j.config, "folder": j.folder, **here}), *token): j for j in jobs}
         try:
             while waiting:
                 ready, _ = ray.wait(list(waiting), num_returns=1, timeout=1.0)
@@ -47,12 +49,26 @@ def run_ray(jobs: Sequence[Job], on_event: OnEvent, address: str | None = None) 
 def carry_out(job: str, place: str, token: str) -> tuple[dict[str, Any], Files]:
     """On a machine of the cluster: do the job in the store if it can be seen from here, else send the files."""
     todo = json.loads(job)
+    _go_to(str(todo.pop("cwd", "")), todo.pop("path", []))
     if _read(Path(place)) == token.encode():
         return perform(todo), {}
     with tempfile.TemporaryDirectory(prefix="fedcohort-") as scratch:
         folder = Path(scratch) / Path(todo["folder"]).name
         result = perform({**todo, "folder": str(folder)})
         return result, pack_folder(folder) if result["event"] == "done" else {}
+
+
+def own_path() -> list[str]:
+    """Where Python looks for modules of your own: what is on the path and not installed."""
+    installed = {Path(sys.prefix), Path(sys.base_prefix)}
+    return [p for p in sys.path if p and not any(root in Path(p).absolute().parents for root in installed)]
+
+
+def _go_to(cwd: str, path: list[str]) -> None:
+    """Files and modules of your own are found as at the driver, where this machine has the same folders."""
+    if Path(cwd).is_dir():
+        os.chdir(cwd)
+    sys.path.extend(p for p in [cwd, *path] if p not in sys.path and Path(p).is_dir())
 
 
 def pack_folder(folder: Path) -> Files:

@@ -183,7 +183,7 @@ def _start() -> _Worker:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
-        env={**os.environ, **ONE_THREAD},
+        env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         start_new_session=True,
     )
     return _Worker(process, stderr)

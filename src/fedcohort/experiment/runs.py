@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedcohort import __version__
-from fedcohort.errors import RunExists, RunWarning
+from fedcohort.core.columns import part
+from fedcohort.engines.trained_model import TrainedModel, layout_from, plain_layout
+from fedcohort.errors import RunExists, RunWarning, StoreError
 from fedcohort.experiment.config import RunConfig, from_mapping
 from fedcohort.protocols import Method, Selector
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
@@ -25,6 +27,8 @@ from fedcohort.storage.journal import Journal
 from fedcohort.storage.journal_reader import JournalReader
 from fedcohort.storage.run_folder import RunFolder
 from fedcohort.storage.snapshots import Snapshots, write_durably
+from fedcohort.tasks.spec import Exportable
+from fedcohort.types import Model
 
 if TYPE_CHECKING:
     from fedcohort.tasks.spec import TaskSpec
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from fedcohort.worlds.world_spec import WorldSpec
 
 OnRound = Callable[[dict[str, float]], None]
+DEFAULTS = {"device": "auto", "precision": "float32"}  # left out of `bind`: an own task need not know them
 _PACKAGES = ("numpy", "numba", "scipy", "torch")
 
 
@@ -66,8 +71,10 @@ def build(config: RunConfig, own: Objects | None = None) -> Simulation:
     method = own.method if own.method is not None else make_method(config.method)
     spec = own.task if own.task is not None else make_task_spec(config.task)
     world = build_world_for(own.world if own.world is not None else make_world_spec(config.world), spec, config.seed)
-    task = spec.bind(world, engine=config.engine, workers=config.workers)
+    where = {k: v for k, v in (("device", config.device), ("precision", config.precision)) if v != DEFAULTS[k]}
+    task = spec.bind(world, engine=config.engine, workers=config.workers, **where)
     simulation = Simulation(selector, method, world, task, config)
+    simulation.history.names = world.names
     simulation.history.notes = doubts(selector, method, config, task.plan())
     for text in simulation.history.notes:
         warnings.warn(text, RunWarning, stacklevel=2)
@@ -83,11 +90,13 @@ def build_world_for(world: WorldSpec, task: TaskSpec, seed: int) -> BuiltWorld:
     )
 
 
-def run(config: RunConfig, folder: Path | None = None, on_round: OnRound | None = None) -> RunResult:
+def run(
+    config: RunConfig, folder: Path | None = None, on_round: OnRound | None = None, own: Objects | None = None
+) -> RunResult:
     """Run a configuration from the start.
 
     With a `folder`, everything is kept there and the run can be resumed; `on_round` is called with the numbers of each
-    round as soon as it has ended.
+    round as soon as it has ended. `own` are objects of your own instead of what the configuration names.
 
     >>> run(RunConfig(selector="oort", task="quadratic", rounds=3, cohort_size=2)).history.column("asked").tolist()
     [2.0, 2.0, 2.0]
@@ -96,11 +105,15 @@ def run(config: RunConfig, folder: Path | None = None, on_round: OnRound | None 
         raise RunExists(
             f"run folder {folder}", "it holds a run already", f"`fedcohort resume {folder}`, or another --out"
         )
-    simulation = build(config)  # before anything is written
+    simulation = build(config, own)  # before anything is written
     if folder is None:
-        return RunResult(config, simulation.run(on_round))
+        simulation.run(on_round)
+        return RunResult(config, _with_model(simulation))
     files = RunFolder(folder)
-    header = {"config": config.to_dict(), "version": __version__}
+    header: dict[str, Any] = {"config": config.to_dict(), "version": __version__}
+    if simulation.history.names:
+        header["clients"] = list(simulation.history.names)
+    header["layout"] = plain_layout(_trained(simulation).layout)
     if simulation.history.notes:
         header["notes"] = simulation.history.notes
     with contextlib.closing(Journal.create(files.journal, header)) as journal:
@@ -109,8 +122,10 @@ def run(config: RunConfig, folder: Path | None = None, on_round: OnRound | None 
         return _complete(config, simulation, files, journal, on_round)
 
 
-def resume(folder: Path, on_round: OnRound | None = None) -> RunResult:
+def resume(folder: Path, on_round: OnRound | None = None, own: Objects | None = None) -> RunResult:
     """Continue the run in this folder from its newest snapshot; `on_round` hears of the rounds that were missing.
+
+    A run that was started with objects which no text makes again needs them in `own`.
 
     >>> from tempfile import mkdtemp
     >>> folder = Path(mkdtemp()) / "run"
@@ -120,7 +135,7 @@ def resume(folder: Path, on_round: OnRound | None = None) -> RunResult:
     """
     with contextlib.closing(Journal.open(RunFolder(folder).existing_journal(), mend=True)) as journal:
         config = configuration(journal)
-        return _complete(config, build(config), RunFolder(folder), journal, on_round)
+        return _complete(config, build(config, own), RunFolder(folder), journal, on_round)
 
 
 def read(folder: Path) -> RunResult:
@@ -134,6 +149,26 @@ def read(folder: Path) -> RunResult:
     """
     journal = RunFolder(folder).reader()
     return RunResult(configuration(journal), read_history(journal), folder)
+
+
+def read_model(folder: Path) -> TrainedModel:
+    """The model after the last round that a run folder keeps. Nothing that the folder names is imported."""
+    files = RunFolder(folder)
+    found = Snapshots(files.snapshots).latest()
+    if found is None:
+        raise StoreError(f"run folder {folder}", "it keeps no model yet", "wait for the first snapshot, or resume it")
+    layout = layout_from(files.reader().header.get("layout", []))
+    return TrainedModel(Model(**part(found[1], "model.")), layout)
+
+
+def _trained(simulation: Simulation) -> TrainedModel:
+    task, model = simulation.task, simulation.model
+    return task.trained(model) if isinstance(task, Exportable) else TrainedModel(model)
+
+
+def _with_model(simulation: Simulation) -> History:
+    simulation.history.model = _trained(simulation)
+    return simulation.history
 
 
 def configuration(journal: JournalReader) -> RunConfig:
@@ -158,7 +193,8 @@ def _complete(
     """Run the rounds that are missing, and write what marks a finished run."""
     simulation.attach(journal, Snapshots(files.snapshots))
     simulation.resume()
-    history = simulation.run(on_round)
+    simulation.run(on_round)
+    history = _with_model(simulation)
     accuracy = simulation.task.client_accuracy(simulation.model)
     if accuracy is not None:
         each = [float(a) if math.isfinite(a) else None for a in accuracy]

@@ -79,7 +79,7 @@ class Store:
             state = "absent"
         if state == "absent":
             return StoredRun(running.run(config, place, on_round), "run")
-        _check_same(config, place)
+        check_same(config, place)
         if state == "finished":
             return StoredRun(running.read(place), "read")
         return StoredRun(running.resume(place, on_round), "resumed")
@@ -87,7 +87,8 @@ class Store:
 
 def identity(config: RunConfig) -> str:
     """The stable id of a run: its selector's name and the head of its digest."""
-    return f"{config.selector.partition('(')[0].strip().replace('_', '-')}-{config.digest()[:SHORT]}"
+    name = config.selector.partition("(")[0].strip().rpartition(":")[2]
+    return f"{name.replace('_', '-')}-{config.digest()[:SHORT]}"
 
 
 def put_aside(folder: Path) -> Path:
@@ -133,7 +134,8 @@ def client_accuracy(folder: Path) -> NDArray[np.float64] | None:
     return np.array([np.nan if v is None else v for v in found], np.float64)
 
 
-def _check_same(config: RunConfig, folder: Path) -> None:
+def check_same(config: RunConfig, folder: Path) -> None:
+    """Refuse a folder that holds another run than this one."""
     try:
         held = running.configuration(RunFolder(folder).reader())
     except (VersionMismatch, JournalDamaged) as error:

@@ -15,12 +15,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedcohort.core.spec_string import file_of
 from fedcohort.errors import BadParameter, FedcohortError, UnknownName
 from fedcohort.registry import lookup as registry
+from fedcohort.registry.own_objects import GIVEN, check_arguments, source_digest
 from fedcohort.tasks import catalogue as tasks
+from fedcohort.tasks import own_task
 from fedcohort.worlds import catalogue as worlds
 
 KINDS = registry.KINDS
+LATER = {"augment": "none"}  # a parameter that came later counts only where it is used: old digests hold
+WORLD, OWNERS = "mixed-v1", "owners-v1"  # the world where none is named: without and with owners in the data
+_OWNED = ("femnist", "har", "mobifall")
 _FILES = (".toml", ".json")
 
 
@@ -67,35 +73,46 @@ def changed(kind: str, text: str, path: Sequence[str], value: Any) -> str:
 
 def canonical(kind: str, text: str) -> str:
     """One way to write it: default values left out, keys in order, names with dashes. Unknown names are refused."""
-    if is_file(kind, text):
+    if is_file(kind, text) or text.startswith(GIVEN):
         return text
     name, given = registry.parse(text)
-    if kind == "world":
+    if kind == "world" and not _own(kind, name):
         return write(name, _effective(name, {k: _frozen(v) for k, v in given.items()}))
-    name = registry.entry(kind, name).name if kind in ("selector", "method") else name
+    name = registry.entry(kind, name).name if kind in ("selector", "method") and ":" not in name else name
     known = defaults(kind, name)
+    if _own(kind, name) and not file_of(name) and not callable(registry.load(kind, name)):
+        known = dict.fromkeys(given, inspect.Parameter.empty)  # an object that is there, with changes
     kept = {}
     for key in sorted(given):
         _check_known(kind, name, key)
-        value = _like(_argument(kind, key, given[key], canonical), known[key])
-        if not _same(value, known[key]):
+        default = known.get(key, inspect.Parameter.empty)  # a factory may take any key
+        value = _like(_argument(kind, key, given[key], canonical), default)
+        if not _same(value, default):
             kept[key] = value
     return write(name, kept)
 
 
 def resolved(kind: str, text: str) -> Any:
     """Everything the text stands for, as plain data: a world file by what is in it, parameters with their defaults."""
+    if text.startswith(GIVEN):
+        return {"name": text}
     if kind == "world":
         spec = registry.make_world_spec(text).to_dict()
         return _plain({k: v for k, v in spec.items() if k not in ("name", "about")})
     name, given = registry.parse(canonical(kind, text))
     full = {**defaults(kind, name), **given}
-    return {"name": name, **{k: _plain(_argument(kind, k, full[k], resolved)) for k in sorted(full)}}
+    used = (k for k in sorted(full) if k not in LATER or full[k] != LATER[k])
+    plain = {k: _plain(_argument(kind, k, full[k], resolved)) for k in used}
+    if file_of(name):
+        return {"name": file_of(name), "sha256": own_task.content_digest(name), **plain}
+    return {"name": name, **plain, **({"source": source_digest(name)} if ":" in name else {})}
 
 
 def defaults(kind: str, name: str) -> dict[str, Any]:
     """Parameters of a selector, method or task with their defaults (`inspect.Parameter.empty`: it has none)."""
-    if kind != "task":
+    if file_of(name) and kind == "task":
+        return own_task.options(name)
+    if kind != "task" or _own(kind, name):
         return {n: p.default for n, p in registry.parameters(registry.load(kind, name)).items()}
     spec: Any = tasks.get(name)
     own = {} if name == "quadratic" else tasks.ENTRIES[name].options
@@ -173,7 +190,13 @@ def _check_known(kind: str, name: str, key: str) -> None:
     known: Sequence[str] | dict[str, Any]
     if kind == "world":
         return  # fields depend on the sections: `canonical` and `resolved` build the world and refuse
-    known = tasks.options(name) if kind == "task" else registry.parameters(registry.load(kind, name))
+    if _own(kind, name) and not file_of(name):
+        check_arguments(name, registry.load(kind, name), {key: None})
+        return
+    if kind == "task":
+        known = own_task.options(name) if file_of(name) else tasks.options(name)
+    else:
+        known = registry.parameters(registry.load(kind, name))
     if key not in known:
         raise UnknownName.among(f"parameter of {name}", key, known)
 

@@ -8,6 +8,7 @@ those: for them the run itself is done again and every record compared.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedcohort.errors import JournalDamaged
-from fedcohort.experiment.runs import build, configuration
+from fedcohort.experiment.runs import Objects, build, configuration
 from fedcohort.registry.lookup import make_selector
 from fedcohort.rounds.replay import Known, replay
 from fedcohort.rounds.session import Session
@@ -43,10 +44,11 @@ class Verified:
     cuts: tuple[str, ...] = ()  # what was lost to damage: one sentence each
 
 
-def verify(folder: Path) -> Verified:
+def verify(folder: Path, own: Objects | None = None) -> Verified:
     """Check the chain, replay every cohort, check the snapshots; raises JournalDamaged with the first difference.
 
-    `folder` is a run folder, or the state folder of a Flower deployment.
+    `folder` is a run folder, or the state folder of a Flower deployment. `own` are objects like those that the run was
+    started with, where no text makes them again.
 
     >>> from tempfile import mkdtemp
     >>> from fedcohort.experiment.runs import RunConfig, run
@@ -58,23 +60,26 @@ def verify(folder: Path) -> Verified:
     journal = RunFolder(folder).reader()
     records = list(journal.records())
     deployed = journal.header.get("kind") == "flower"
-    how, snapshots = _deployment(StateFolder(folder), journal) if deployed else _simulated(folder, journal, records)
+    how, snapshots = (
+        _deployment(StateFolder(folder), journal) if deployed else _simulated(folder, journal, records, own)
+    )
     journal.check_seal()
     rounds = sum(r.kind == "ask" for r in records)
     cuts = tuple(cut_sentence(journal.path, cut) for cut in journal.cuts)
     return Verified(len(records), rounds, records[-1].hash.hex(), how, snapshots, cuts)
 
 
-def _simulated(folder: Path, journal: JournalReader, records: list[Record]) -> tuple[str, int]:
+def _simulated(folder: Path, journal: JournalReader, records: list[Record], own: Objects | None) -> tuple[str, int]:
     """Replay a simulated run; how that was done, and how many snapshots are sound."""
     config = configuration(journal)
-    simulation = build(config)
+    fresh = copy.deepcopy(own.selector) if own is not None else None
+    simulation = build(config, own)
     how = RUN_AGAIN if simulation.session.selector.needs & MODEL_SIZED else REPLAYED
     if how == RUN_AGAIN:
         _run_again(simulation, records)
     else:
         session = Session(
-            make_selector(config.selector),
+            fresh if fresh is not None else make_selector(config.selector),
             cohort_size=simulation.session.cohort_size,
             seed=config.seed,
             max_privacy=config.max_privacy,

@@ -3,6 +3,8 @@
     make_selector("oort(explore=0.8)")      ->  Oort(explore=0.8)
     make_method("fedca(inner='fedprox')")   ->  FedCA(inner=FedProx())
     make_world_spec("dirichlet-0.1-v1(clients=20)")
+    make_selector("mymodule:MySelector(a=1)")           your own, imported from where Python finds it
+    make_task_spec("csv:clinic.csv(target=ill, client=site)")
 
 Arguments are Python literals, read without evaluating anything. Unknown names are answered with the nearest.
 """
@@ -10,15 +12,16 @@ Arguments are Python literals, read without evaluating anything. Unknown names a
 from __future__ import annotations
 
 import importlib
-import inspect
-from collections.abc import Callable
+import warnings
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from fedcohort.core import spec_string
-from fedcohort.errors import BadParameter, FedcohortError, UnknownName
+from fedcohort.errors import BadParameter, ConfigError, FedcohortError, RunWarning, UnknownName
 from fedcohort.protocols import Method, Selector
+from fedcohort.registry import own_objects
 from fedcohort.registry.catalogue import ENTRIES, CatalogueEntry
 
 if TYPE_CHECKING:
@@ -30,11 +33,24 @@ KINDS = ("selector", "method", "world", "task")
 
 @cache
 def entries(kind: str) -> dict[str, CatalogueEntry]:
-    """Selectors or methods by name: the catalogue, then entry points in the groups fedcohort.selectors, .methods."""
+    """What is found by name: the catalogue of selectors and methods, then what other packages bring.
+
+    Those name it in their entry points, in the groups fedcohort.selectors, .methods, .worlds and .tasks.
+    """
     found = {e.name: e for e in ENTRIES if e.kind == kind}
     for point in entry_points(group=f"fedcohort.{kind}s"):
-        found.setdefault(point.name, CatalogueEntry(kind, point.name, point.value, "third party", point.value))
+        name = point.name.lower().replace("_", "-")
+        found.setdefault(name, CatalogueEntry(kind, name, point.value, "third party", point.value))
     return found
+
+
+def loaded(kind: str) -> Iterator[tuple[CatalogueEntry, Any]]:
+    """Every entry with what is behind it; one that another package brings and that is broken is named and skipped."""
+    for found in entries(kind).values():
+        try:
+            yield found, load(kind, found.name)
+        except FedcohortError as error:
+            warnings.warn(f"skipped: {error}", RunWarning, stacklevel=2)
 
 
 def names(kind: str) -> list[str]:
@@ -46,8 +62,8 @@ def names(kind: str) -> list[str]:
     if kind in ("selector", "method"):
         return list(entries(kind))
     if kind in ("world", "task"):
-        found: list[str] = importlib.import_module(f"fedcohort.{kind}s.catalogue").names()
-        return found
+        found = importlib.import_module(f"fedcohort.{kind}s.catalogue").names()
+        return [*found, *(name for name in entries(kind) if name not in found)]
     raise UnknownName.among("kind", kind, KINDS)
 
 
@@ -58,28 +74,40 @@ def entry(kind: str, name: str) -> CatalogueEntry:
     'Lai et al. 2021'
     """
     try:
-        return entries(kind)[name.replace("_", "-")]
+        return entries(kind)[name.lower().replace("_", "-")]
     except KeyError:
         raise UnknownName.among(kind, name, entries(kind)) from None
 
 
-def load(kind: str, name: str) -> type[Any]:
-    """The class behind a name.
+def load(kind: str, name: str) -> Any:
+    """The class behind a name, or whatever "module:name" stands for.
 
     >>> load("method", "fedavg").__name__
     'FedAvg'
     """
-    module, _, attribute = entry(kind, name).target.partition(":")
-    found: type[Any] = getattr(importlib.import_module(module), attribute)
-    return found
+    if ":" in name:
+        return own_objects.imported(kind, name)
+    found = entry(kind, name)
+    if found.family != "third party":
+        module, _, attribute = found.target.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    try:
+        return own_objects.imported(kind, found.target)
+    except FedcohortError as error:
+        rule = f"the package that brings it is broken ({error.rule})"
+        raise ConfigError(f"{kind} {name!r}, {found.target}", rule, "update or remove that package") from None
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """Split "name(key=literal, ...)" into a name and keyword arguments; a text of another form is a BadParameter."""
+    """Split "name(key=literal, ...)" into a name and keyword arguments; a text of another form is a BadParameter.
+
+    Names of the catalogue are not case-sensitive.
+    """
     try:
-        return spec_string.parse(text)
+        name, arguments = spec_string.parse(text)
     except spec_string.SpecStringError as error:
         raise BadParameter(error.value, error.rule, error.remedy) from None
+    return name if ":" in name else name.lower(), arguments
 
 
 def make_selector(text: str) -> Selector:
@@ -92,8 +120,7 @@ def make_selector(text: str) -> Selector:
         ...
     fedcohort.errors.UnknownName: selector 'ort': there is no selector of this name; did you mean oort...
     """
-    made: Selector = _make("selector", text)
-    return made
+    return own_objects.remember(text, own_objects.checked_selector(text, _make("selector", text)))
 
 
 def make_method(text: str) -> Method:
@@ -102,8 +129,7 @@ def make_method(text: str) -> Method:
     >>> make_method("fedprox(mu=0.1)").mu
     0.1
     """
-    made: Method = _make("method", text)
-    return made
+    return own_objects.remember(text, own_objects.checked_method(text, _make("method", text)))
 
 
 def make_world_spec(text: str) -> WorldSpec:
@@ -117,11 +143,13 @@ def make_world_spec(text: str) -> WorldSpec:
     if text.endswith((".toml", ".json")):
         return catalogue.load(text)
     name, arguments = parse(text)
-    return catalogue.get(name, **arguments)
+    if ":" in name or (name in entries("world") and name not in catalogue.WORLDS):
+        return own_objects.remember(text, own_objects.as_world(text, load("world", name), arguments))
+    return own_objects.remember(text, catalogue.get(name, **arguments))
 
 
 def make_task_spec(text: str) -> TaskSpec:
-    """A task of the catalogue, with overrides.
+    """A task of the catalogue with overrides, one on a file (csv:FILE, npz:FILE, parquet:FILE), or module:factory.
 
     >>> make_task_spec("quadratic").name
     'quadratic'
@@ -129,32 +157,22 @@ def make_task_spec(text: str) -> TaskSpec:
     from fedcohort.tasks import catalogue
 
     name, arguments = parse(text)
-    return catalogue.get(name, **arguments)
+    if spec_string.file_of(name):
+        from fedcohort.tasks.own_task import from_file
+
+        return own_objects.remember(text, from_file(name, arguments))
+    if ":" in name or (name in entries("task") and name not in catalogue.names()):
+        return own_objects.remember(text, own_objects.as_task(text, load("task", name), arguments))
+    return own_objects.remember(text, catalogue.get(name, **arguments))
 
 
 def _make(kind: str, text: str) -> Any:
     name, arguments = parse(text)
     made = load(kind, name)
-    known = parameters(made)
-    for key in arguments:
-        if key not in known:
-            raise UnknownName.among(f"parameter of {name}", key, known)
+    own_objects.check_arguments(name, made, arguments)
     if isinstance(arguments.get("inner"), str):
         arguments["inner"] = _make(kind, arguments["inner"])
-    return _call(name, made, arguments)
+    return own_objects.call(name, made, arguments)
 
 
-def _call(name: str, made: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    try:
-        return made(**arguments)
-    except FedcohortError:
-        raise
-    except (TypeError, ValueError) as error:
-        given = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
-        rule = "a value is of the wrong kind" if isinstance(error, TypeError) else str(error).rstrip(".")
-        raise BadParameter(f"{name}({given})", rule, f"see the defaults in `fedcohort show {name}`") from None
-
-
-def parameters(made: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The constructor's keyword parameters."""
-    return {n: p for n, p in inspect.signature(made).parameters.items() if p.kind is not p.VAR_KEYWORD}
+parameters = own_objects.parameters

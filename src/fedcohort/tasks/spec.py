@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from fedcohort.engines.trained_model import TrainedModel
 from fedcohort.protocols import Task, World
-from fedcohort.types import Index
+from fedcohort.types import Array, Index, Model
+
+
+@runtime_checkable
+class Exportable(Protocol):
+    """Optional, for tasks on clients: says what its flat model is made of."""
+
+    def trained(self, model: Model) -> TrainedModel:
+        """The model as tensors, a module and predictions."""
+        ...
 
 
 class TaskSpec(Protocol):
@@ -28,14 +38,19 @@ class TaskSpec(Protocol):
         """True labels of the pool."""
         ...
 
-    def owners(self) -> Index | None:
-        """Natural owner (writer, volunteer) of each pool sample, where the data have one."""
+    def owners(self) -> Array | None:
+        """Natural owner (writer, volunteer) of each pool sample, a number or a name, where the data have one."""
         ...
 
     def activities(self) -> Index | None:
         """Kind of activity of each pool sample, where the data tell more than the label."""
         ...
 
-    def bind(self, world: World, *, engine: str = "auto", workers: int = 0) -> Task:
-        """The task on this world's clients. `world.train.index` are positions in the pool."""
+    def bind(
+        self, world: World, *, engine: str = "auto", workers: int = 0, device: str = "auto", precision: str = "float32"
+    ) -> Task:
+        """The task on this world's clients. `world.train.index` are positions in the pool.
+
+        How it is trained: by which engine, on how many threads or processes, on which device, in which precision.
+        """
         ...

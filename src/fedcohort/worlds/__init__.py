@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedcohort.worlds.dirichlet import LayeredDirichlet as LayeredDirichlet
     from fedcohort.worlds.dirichlet import SelfBalancing as SelfBalancing
     from fedcohort.worlds.faults import Faults as Faults
+    from fedcohort.worlds.given_latency import GivenLatency as GivenLatency
     from fedcohort.worlds.label_noise import BetaNoise as BetaNoise
     from fedcohort.worlds.label_noise import GivenNoise as GivenNoise
     from fedcohort.worlds.label_noise import Noise as Noise

@@ -15,6 +15,7 @@ A tick is a round, or `tick` seconds of the clock where that is set.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -27,7 +28,7 @@ from fedcohort.errors import check
 from fedcohort.types import Arrays, Index, Mask
 from fedcohort.worlds import keyed_draws
 from fedcohort.worlds.section import Section, table
-from fedcohort.worlds.trace import Trace, load_trace
+from fedcohort.worlds.trace import Trace, load_trace, rows_by_name
 
 Ticks = Annotated[float, Interval(1, ends="[)")]
 
@@ -50,8 +51,8 @@ class Availability(Section):
         rule = "there are no groups that could fail"
         check(self.groups > 0 or self.outage == 0.0, f"outage = {self.outage:g}", rule, "set groups as well")
 
-    def bind(self, clients: int, seed: int) -> Arrays:
-        """What stays with each client."""
+    def bind(self, clients: int, seed: int, names: Sequence[str] = ()) -> Arrays:
+        """What stays with each client; `names` are those of the clients, where they have some."""
         if self.groups == 0:
             return {}
         region = keyed_draws.order(seed, "region", clients) % self.groups
@@ -177,7 +178,8 @@ class Markov(Availability):
 class FromTrace(Availability):
     """Recorded intervals from the file `path`, whose three forms are described in docs/worlds.md.
 
-    `groups`, `outage` and `outage_ticks` are those of :class:`Availability`; the clock is in seconds.
+    Where the file names the clients of the world, each follows its own record; else clients follow the recorded devices
+    in turns. `groups`, `outage` and `outage_ticks` are those of :class:`Availability`; the clock is in seconds.
 
     >>> FromTrace(path="devices.csv").kind
     'trace'
@@ -197,10 +199,12 @@ class FromTrace(Availability):
             "set path to a FedScale json, a csv or a json of intervals",
         )
 
-    def bind(self, clients: int, seed: int) -> Arrays:
-        """The intervals, and which recorded device each client follows (in turns, in random order)."""
+    def bind(self, clients: int, seed: int, names: Sequence[str] = ()) -> Arrays:
+        """The intervals, and which recorded device each client follows: its own, or in turns, in random order."""
         trace = load_trace(self.path)
-        follows = keyed_draws.order(seed, "trace", clients) % trace.devices
+        follows = rows_by_name(self.path, trace.names, names)
+        if follows is None:
+            follows = keyed_draws.order(seed, "trace", clients) % trace.devices
         return {
             **super().bind(clients, seed),
             "trace_device": follows.astype(np.int32),

@@ -39,6 +39,7 @@ class BuiltWorld:
     noise_rate: NDArray[np.float32]  # true share of labels that were to be flipped, per client
     skew: NDArray[np.float32]  # the generator's own parameter per client; NaN where there is none
     fixed: Arrays  # what stays with a client: slowness, device, link, region, lie, dropout
+    names: tuple[str, ...] = ()  # of the clients, where they are the owners that the data name
 
     @property
     def name(self) -> str:
@@ -117,25 +118,26 @@ def build_world(
     """The world of this specification: give the samples behind `labels` to clients and draw what stays with each.
 
     The same `seed` makes the same world. `classes` is how many there are (None: the largest label plus one); `owners`
-    and `activities`, one per sample, are needed by natural partitions only.
+    (numbers or names) and `activities`, one per sample, are needed by natural partitions only.
 
     >>> from fedcohort.worlds.partition import Iid
     >>> world = build_world(WorldSpec("even", clients=4, partition=Iid()), np.arange(100) % 10, seed=0)
     >>> world.population, world.train.sizes.tolist(), world.validation.sizes.tolist()
     (4, [21, 21, 21, 21], [4, 4, 4, 4])
     """
-    pool = _pool(labels, owners, activities, classes)
+    pool, known = _pool(labels, owners, activities, classes)
     owned = spec.partition.own(pool, spec.clients, int(seed), spec.allocation)
     population = owned.start.size - 1
     skew, start = owned.skew, owned.start
+    names = () if owned.owner is None else tuple(str(name) for name in known[owned.owner])
     size = np.diff(start).astype(np.float64)
     rate = spec.noise.rates(population, int(seed))
     train, validation = _split(start, owned.index, pool.labels, spec.validation, int(seed))
     del owned
-    fixed = {**spec.faults.bind(population, int(seed)), **spec.availability.bind(population, int(seed))}
+    fixed = {**spec.faults.bind(population, int(seed)), **spec.availability.bind(population, int(seed), names)}
     train = _relabelled(spec, train, rate, pool.classes, int(seed), fixed, "train")
     validation = _relabelled(spec, validation, rate, pool.classes, int(seed), fixed, "validation")
-    truth: dict[str, NDArray[np.floating[Any]]] = {"noise": rate, "size": size, "skew": skew}
+    truth: dict[str, NDArray[Any]] = {"noise": rate, "size": size, "skew": skew, "name": np.array(names, str)}
     fixed |= spec.latency.bind(population, int(seed), truth)
     return BuiltWorld(
         spec=spec,
@@ -148,10 +150,14 @@ def build_world(
         noise_rate=rate.astype(np.float32),
         skew=skew,
         fixed=fixed,
+        names=names,
     )
 
 
-def _pool(labels: ArrayLike, owners: ArrayLike | None, activities: ArrayLike | None, classes: int | None) -> Pool:
+def _pool(
+    labels: ArrayLike, owners: ArrayLike | None, activities: ArrayLike | None, classes: int | None
+) -> tuple[Pool, NDArray[Any]]:
+    """The samples to hand out, and the owners in sorted order, as the partition numbers them."""
     y = np.asarray(labels)
     whole = y.ndim == 1 and y.size > 0 and y.dtype.kind in "iu"
     check(
@@ -165,7 +171,8 @@ def _pool(labels: ArrayLike, owners: ArrayLike | None, activities: ArrayLike | N
     check(low >= 0, f"label {low}", "it must not be negative", "number the classes from 0")
     classes = high + 1 if classes is None else int(classes)
     check(high < classes, f"label {high}", f"there are {classes} classes", "raise classes")
-    return Pool(y, classes, _beside(y, owners, "owners"), _beside(y, activities, "activities"))
+    known = np.empty(0) if owners is None else np.unique(np.asarray(owners))
+    return Pool(y, classes, _beside(y, owners, "owners"), _beside(y, activities, "activities")), known
 
 
 def _beside(labels: Index, column: ArrayLike | None, name: str) -> Index | None:

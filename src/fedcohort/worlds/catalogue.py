@@ -13,7 +13,7 @@ from fedcohort.worlds.availability import Markov
 from fedcohort.worlds.dirichlet import ClassDirichlet, ClientDirichlet, LayeredDirichlet, SelfBalancing
 from fedcohort.worlds.faults import Faults
 from fedcohort.worlds.label_noise import BetaNoise, NoNoise
-from fedcohort.worlds.latency import FlashRLLatency, Latency, Lognormal, Pareto, ShiftedExponential
+from fedcohort.worlds.latency import Constant, FlashRLLatency, Latency, Lognormal, Pareto, ShiftedExponential
 from fedcohort.worlds.natural import LabelSkew, LabelsPerClient, Natural, Shards
 from fedcohort.worlds.partition import Dominance, FewClass, FlashPartition, Iid, Partition, QuantitySkew
 from fedcohort.worlds.world_spec import Validation, WorldSpec
@@ -83,6 +83,13 @@ _ALL: tuple[WorldSpec, ...] = (
     _flash_rl("label-skew-8-v1", LabelSkew(labels=8), "volunteers with 8 of their activities", clients=0),
     _flash_rl("label-skew-4-v1", LabelSkew(labels=4), "volunteers with 4 of their activities", clients=0),
     WorldSpec(
+        "owners-v1",
+        0,
+        Natural(),
+        latency=Constant(seconds_each=1.0, per_sample=0.01),
+        about="one client per owner that the data name; alike in everything else",
+    ),
+    WorldSpec(
         "quantity-v1",
         50,
         QuantitySkew(law="lognormal", sigma=1.0, min_size=2),
@@ -146,7 +153,7 @@ def load(path: str | Path) -> WorldSpec:
         data = tomllib.loads(text) if file.suffix.lower() == ".toml" else json.loads(text)
     except FileNotFoundError as error:
         raise DataError(f"world file {str(path)!r}", "does not exist", "check the path") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"world file {str(path)!r}", f"cannot be read ({error})", "check the file") from error
     if not isinstance(data, Mapping):
         raise DataError(f"world file {str(path)!r}", "is not a table of keys", "see docs/worlds.md")

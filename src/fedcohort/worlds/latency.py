@@ -30,7 +30,7 @@ from fedcohort.errors import check
 from fedcohort.types import Arrays, Index, Work
 from fedcohort.worlds import devices, keyed_draws
 from fedcohort.worlds.allocate import largest_remainder
-from fedcohort.worlds.section import Section, table
+from fedcohort.worlds.section import Section
 
 Double = NDArray[np.float64]
 
@@ -40,8 +40,8 @@ class Latency(Section):
     """Base of all laws."""
 
     @abstractmethod
-    def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[np.floating[Any]]]) -> Arrays:
-        """What stays with each client: one column per property."""
+    def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[Any]]) -> Arrays:
+        """What stays with each client: one column per property. `truth` has noise, size, skew, and name where known."""
 
     @abstractmethod
     def seconds(self, seed: int, index: int, clients: Index, work: Work, fixed: Arrays) -> Double:
@@ -65,7 +65,7 @@ class Constant(Latency):
     seconds_each: NotNegative = 1.0
     per_sample: NotNegative = 0.0
 
-    def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[np.floating[Any]]]) -> Arrays:
+    def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[Any]]) -> Arrays:
         """Nothing to remember."""
         return {}
 
@@ -105,7 +105,7 @@ class Scaled(Latency):
         total = sum(self.shares)
         check(abs(total - 1.0) < 1e-6, f"shares = {list(self.shares)}", "they must add up to 1", "change the shares")
 
-    def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[np.floating[Any]]]) -> Arrays:
+    def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[Any]]) -> Arrays:
         """The factor of each client; class sizes are exact."""
         many = largest_remainder(np.array([self.shares]), np.array([clients]))[0]
         score = keyed_draws.normal(seed, "speed", 0, np.arange(clients))
@@ -209,7 +209,7 @@ class FlashRLLatency(Latency):
 
     batch: Count = 50
 
-    def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[np.floating[Any]]]) -> Arrays:
+    def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[Any]]) -> Arrays:
         """Device and link of each client."""
         device, link = devices.assign(clients, seed, self.trainable)
         return {"device": device, "link": link}
@@ -280,6 +280,3 @@ def _rank_score(x: NDArray[np.floating[Any]]) -> Double:
     spread = rank.std()
     out: Double = (rank - rank.mean()) / spread
     return out
-
-
-LATENCIES: dict[str, type[Latency]] = table(Constant, ShiftedExponential, Lognormal, Pareto, FlashRLLatency, Physical)

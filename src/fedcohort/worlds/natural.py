@@ -131,7 +131,7 @@ class Natural(Partition):
         index = np.argsort(mine, kind="stable")[np.count_nonzero(mine < 0) :]
         start = np.zeros(chosen.size + 1, np.int64)
         np.cumsum(sizes[chosen], out=start[1:])
-        return Owned(start, index, np.full(chosen.size, np.nan, np.float32))
+        return Owned(start, index, np.full(chosen.size, np.nan, np.float32), chosen)
 
     def _owners(self, pool: Pool) -> tuple[Index, int]:
         if pool.owners is None:

@@ -39,6 +39,7 @@ class Owned:
     start: Index
     index: Index
     skew: Float  # the client's own parameter (dominance or Dirichlet alpha); NaN where there is none
+    owner: Index | None = None  # the owner that each client is, where the partition goes by owners
 
 
 @dataclass(frozen=True)

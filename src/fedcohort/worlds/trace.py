@@ -34,6 +34,7 @@ class Trace:
     begin: NDArray[np.float64]
     end: NDArray[np.float64]
     period: NDArray[np.float64]  # (devices,) seconds after which the record repeats
+    names: tuple[str, ...] = ()  # of the devices, where the file has them
 
     @property
     def devices(self) -> int:
@@ -83,16 +84,33 @@ def _from_csv(text: str) -> Trace:
     for row in csv.DictReader(text.splitlines()):
         rows.setdefault(row["device"], []).append((float(row["begin"]), float(row["end"])))
     longest = max((end for spans in rows.values() for _, end in spans), default=0.0)
-    return _trace(list(rows.values()), [longest] * len(rows))
+    return _trace(list(rows.values()), [longest] * len(rows), list(rows))
 
 
 def _from_fedscale(data: Mapping[str, Any]) -> Trace:
     names = sorted(data, key=lambda name: (len(str(name)), str(name)))
     spans = [list(zip(data[n]["active"], data[n]["inactive"], strict=False)) for n in names]
-    return _trace(spans, [float(data[n]["finish_time"]) for n in names])
+    return _trace(spans, [float(data[n]["finish_time"]) for n in names], [str(n) for n in names])
 
 
-def _trace(spans: Sequence[Sequence[Sequence[float]]], period: Sequence[float]) -> Trace:
+def rows_by_name(file: str, recorded: Sequence[str], clients: Sequence[str]) -> Index | None:
+    """The row of each client in a file, by its name; None where nothing in the file has the name of a client.
+
+    >>> rows_by_name("fleet.csv", ["north", "south"], ["south", "north", "south"])
+    array([1, 0, 1])
+    """
+    at = {name: row for row, name in enumerate(recorded)}
+    missing = [name for name in clients if name not in at]
+    if not clients or len(missing) == len(clients):
+        return None
+    if missing:
+        some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        rule = f"{len(missing)} of {len(clients)} clients are not in it: {some}"
+        raise DataError(f"file {file}", rule, "add them, under the names that the data have")
+    return np.array([at[name] for name in clients], np.int64)
+
+
+def _trace(spans: Sequence[Sequence[Sequence[float]]], period: Sequence[float], names: Sequence[str] = ()) -> Trace:
     if not spans:
         raise ValueError("no devices")
     if not all(np.isfinite(p) and p > 0 for p in period):
@@ -100,7 +118,7 @@ def _trace(spans: Sequence[Sequence[Sequence[float]]], period: Sequence[float]) 
     merged = [_merged(s) for s in spans]
     first = np.concatenate([[0], np.cumsum([len(m) for m in merged])]).astype(np.int64)
     flat = np.array([pair for m in merged for pair in m], np.float64).reshape(-1, 2)
-    return Trace(first, flat[:, 0].copy(), flat[:, 1].copy(), np.array(period, np.float64))
+    return Trace(first, flat[:, 0].copy(), flat[:, 1].copy(), np.array(period, np.float64), tuple(names))
 
 
 def _merged(spans: Sequence[Sequence[float]]) -> list[tuple[float, float]]:

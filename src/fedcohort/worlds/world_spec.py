@@ -12,8 +12,9 @@ from fedcohort.worlds.allocate import POLICIES
 from fedcohort.worlds.availability import AVAILABILITIES, Always, Availability, Bernoulli
 from fedcohort.worlds.dirichlet import ClassDirichlet, ClientDirichlet, LayeredDirichlet, SelfBalancing
 from fedcohort.worlds.faults import FAULTS, Faults
+from fedcohort.worlds.given_latency import LATENCIES
 from fedcohort.worlds.label_noise import NOISES, BetaNoise, GivenNoise, Noise, NoNoise
-from fedcohort.worlds.latency import LATENCIES, Constant, Latency
+from fedcohort.worlds.latency import Constant, Latency
 from fedcohort.worlds.natural import LabelSkew, LabelsPerClient, Natural, Shards
 from fedcohort.worlds.partition import Dominance, FewClass, FlashPartition, Iid, Partition, QuantitySkew
 from fedcohort.worlds.section import Section, canonical_fields, from_dict, table

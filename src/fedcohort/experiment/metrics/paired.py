@@ -25,6 +25,7 @@ from fedcohort.core.stats import rank
 Double = NDArray[np.float64]
 LEVEL = 0.95
 EXACT = 13  # pairs up to which every assignment of signs to tied differences is counted
+VERDICT_SEEDS = 6  # pairs from which on an exact two-sided test can give less than 0.05 at all: 2 / 2^6
 LEAST_SEEDS = 5  # with fewer, a bootstrap interval of the mean says less than it seems to: the range is told instead
 SPREADS = ("range", "95 % interval")
 

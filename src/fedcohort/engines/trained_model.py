@@ -1,0 +1,137 @@
+"""The model that a run ends with: its tensors by name, as a torch module, as a file, and its predictions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcohort.engines.networks import Network
+from fedcohort.errors import ConfigError, StoreError
+from fedcohort.types import Array, Arrays, Model
+
+PARTS = ("params", "buffers", "counters")  # of a flat model
+Factory = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """One tensor of a model: its name, its shape, and which part of the flat model it is cut from, in order."""
+
+    name: str
+    shape: tuple[int, ...]
+    part: str = "params"
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """The model after the last round: `history.model`.
+
+    `flat` holds it as the engines do, `layout` says how tensors are cut from it, and `tensors()` are those by name, as
+    torch calls them. `to_torch()` is the module itself, `predict(x)` its answers.
+
+    >>> model = TrainedModel(Model(np.arange(6, dtype=np.float32)), layout_of(Network((2,), ())))
+    >>> model.tensors()["params"].shape
+    (6,)
+    """
+
+    flat: Model
+    layout: tuple[TensorPlace, ...] = ()
+    made_from: Network | Factory | None = None  # what makes the module, where it is known
+    logits: Callable[[Array], Array] | None = field(default=None, repr=False)  # of samples as the dataset has them
+    class_names: tuple[int | str, ...] = ()
+
+    @property
+    def params(self) -> Array:
+        """The trainable parameters as one flat vector."""
+        return self.flat.params
+
+    def tensors(self) -> Arrays:
+        """Every tensor by its name; the flat vector as `params` where the task does not say how it is cut."""
+        if not self.layout:
+            return {part: getattr(self.flat, part) for part in PARTS if getattr(self.flat, part).size}
+        out: Arrays = {}
+        at = dict.fromkeys(PARTS, 0)
+        for tensor in self.layout:
+            size = math.prod(tensor.shape)
+            whole: Array = getattr(self.flat, tensor.part)
+            if at[tensor.part] + size > whole.size:
+                raise StoreError(
+                    f"tensor {tensor.name}", f"the model has {whole.size} {tensor.part}, fewer than its layout", "check"
+                )
+            out[tensor.name] = whole[at[tensor.part] : at[tensor.part] + size].reshape(tensor.shape)
+            at[tensor.part] += size
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """The tensors for `module.load_state_dict`."""
+        from fedcohort.engines.torch_device import torch_package
+
+        torch = torch_package()
+        return {name: torch.from_numpy(np.array(value)) for name, value in self.tensors().items()}
+
+    def to_torch(self) -> Any:
+        """The `torch.nn.Module` with these weights, in evaluation mode."""
+        if self.made_from is None:
+            raise ConfigError(
+                "to_torch()", "what makes the module is not known here", "make it and load state_dict() into it"
+            )
+        from fedcohort.engines.torch_modules import Flat, build
+
+        module = build(self.made_from) if isinstance(self.made_from, Network) else self.made_from()
+        Flat(module).write(self.flat.params, self.flat.buffers, self.flat.counters)
+        return module.eval()
+
+    def predict(self, x: ArrayLike) -> NDArray[Any]:
+        """The class of each sample, under its own name; samples are as in the dataset, before normalisation."""
+        if self.logits is None:
+            raise ConfigError("predict()", "this model is not a classifier that was trained here", "use to_torch()")
+        best = np.asarray(self.logits(np.asarray(x))).argmax(axis=-1)
+        return np.asarray(np.array(self.class_names)[best] if self.class_names else best)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the tensors to a file: .npz, or .pt (a torch state_dict)."""
+        file = Path(path)
+        if not file.parent.is_dir():
+            raise StoreError(f"file {file}", f"there is no folder {file.parent}", "create it first")
+        if file.suffix == ".npz":
+            values: dict[str, Any] = dict(self.tensors())
+            np.savez(file, **values)
+        elif file.suffix in (".pt", ".pth"):
+            from fedcohort.engines.torch_device import torch_package
+
+            torch_package().save(self.state_dict(), file)
+        else:
+            raise ConfigError(f"file {file}", "a model is written as .npz, .pt or .pth", "change its ending")
+        return file
+
+
+def layout_of(model: Network | Factory) -> tuple[TensorPlace, ...]:
+    """How the flat model of a network or of a torch module is cut into tensors."""
+    if isinstance(model, Network):
+        found = [TensorPlace(t.name, t.shape) for t in model.tensors]
+        sizes = (("buffers", model.n_buffers), ("counters", len(model.normalised)))
+        return (*found, *(TensorPlace(part, (size,), part) for part, size in sizes if size))
+    module = model()
+    found = [TensorPlace(n, tuple(p.shape)) for n, p in module.named_parameters() if p.requires_grad]
+    kinds = [(n, b, "buffers" if b.is_floating_point() else "counters") for n, b in module.named_buffers()]
+    return (*found, *(TensorPlace(n, tuple(b.shape), kind) for n, b, kind in kinds))
+
+
+def plain_layout(layout: Sequence[TensorPlace]) -> list[list[Any]]:
+    """A layout as JSON holds it."""
+    return [[t.name, list(t.shape), t.part] for t in layout]
+
+
+def layout_from(plain: Sequence[Any]) -> tuple[TensorPlace, ...]:
+    """Inverse of :func:`plain_layout`."""
+    try:
+        found = tuple(TensorPlace(str(name), tuple(int(n) for n in shape), str(part)) for name, shape, part in plain)
+    except (TypeError, ValueError):
+        return ()
+    return found if all(t.part in PARTS and all(n >= 0 for n in t.shape) for t in found) else ()
