@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
@@ -88,7 +89,30 @@ def interruptible(folder: Path) -> Iterator[None]:
         stopped("nothing was written yet; start again with the same command")
 
 
-_told: set[str] = set()  # notes that this process has printed
+class _Lines(logging.Handler):
+    """Log records as lines on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line."""
+        Console(stderr=True, highlight=False, soft_wrap=True).print(plain(record.getMessage()))
+
+
+@contextlib.contextmanager
+def engine_lines() -> Iterator[None]:
+    """Meanwhile, what engines log is printed: which one was chosen, on which device, and why."""
+    log, lines = logging.getLogger("fedcohort.engine"), _Lines(logging.INFO)
+    before = log.level, log.propagate
+    log.addHandler(lines)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(lines)
+        log.level, log.propagate = before
+
+
+told: set[str] = set()  # warnings that this command has printed
 
 
 def tell_warning(message: Warning | str, *rest: object) -> None:
@@ -100,8 +124,8 @@ def tell_warning(message: Warning | str, *rest: object) -> None:
 def tell_notes(notes: Iterable[str]) -> None:
     """Print what a person must know of a run, each once."""
     for text in notes:
-        if text not in _told:
-            _told.add(text)
+        if text not in told:
+            told.add(text)
             Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]warning:[/] {plain(text)}")
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedcohort.cli.options import CohortSize, Force, ToMLflow, ToTensorBoard
-from fedcohort.cli.progress import interruptible, plain, tell_notes
+from fedcohort.cli.progress import engine_lines, interruptible, plain, tell_notes
 from fedcohort.errors import BadParameter
 from fedcohort.experiment import config as configuration
 from fedcohort.experiment import runs as running
@@ -29,6 +29,9 @@ def run_command(
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     cohort_size: CohortSize = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where torch engines compute: auto, cpu, cuda, cuda:1 or mps.")
+    ] = None,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", help="KEY=VALUE for any key of a run, or e.g. selector.explore=0.8; repeatable."),
@@ -43,7 +46,7 @@ def run_command(
     FILE is a TOML file with the keys of a run; options override it, and `fedcohort show config` lists all keys with
     their defaults. A configuration that was run before is read from its folder; an unfinished run is resumed.
     """
-    given = {"selector": selector, "method": method, "world": world, "task": task}
+    given = {"selector": selector, "method": method, "world": world, "task": task, "device": device}
     numbers = {"rounds": rounds, "cohort_size": cohort_size, "seed": seed}
     values: dict[str, Any] = configuration.from_toml(file) if file is not None else {}
     values.update({k: v for k, v in {**given, **numbers}.items() if v is not None})
@@ -55,6 +58,7 @@ def run_command(
     name = place.absolute().name
     with (
         interruptible(place),
+        engine_lines(),
         Writers(name, config.to_dict(), tensorboard, mlflow) as writers,
         _Bar(config.rounds) as bar,
     ):
@@ -75,6 +79,7 @@ def resume_command(
     name, keys = folder.absolute().name, known.config.to_dict()
     with (
         interruptible(folder),
+        engine_lines(),
         Writers(name, keys, tensorboard, mlflow) as writers,
         _Bar(known.config.rounds, len(known.history.rows)) as bar,
     ):

@@ -28,7 +28,8 @@ class DryRun:
     """What a dry run found."""
 
     per_sample: bool  # whether the loss gives one number per sample
-    output: tuple[int, ...]  # shape of one sample's output
+    output: Tensor  # of a few samples
+    target: Tensor
 
 
 def dry_run(model: Modeled, data: ClientData) -> DryRun:
@@ -46,7 +47,7 @@ def dry_run(model: Modeled, data: ClientData) -> DryRun:
         y = torch.from_numpy(_answers(data, rows))
         each = _loss(recipe, data, name, output, y)
         _optimiser(recipe, module)
-    return DryRun(bool(each.ndim), tuple(output.shape[1:]))
+    return DryRun(bool(each.ndim), output.detach(), y)
 
 
 def _answers(data: ClientData, rows: Any) -> Any:
@@ -61,7 +62,7 @@ def _augmented(recipe: Recipe, x: Tensor) -> Tensor:
     try:
         made = recipe.augmentation(x.clone(), generator(0, "augment", 0, 0, 0, 0))
     except Exception as error:
-        raise TrainingError("the augmentation", _said(error), "it takes a batch and a numpy generator") from None
+        raise TrainingError("the augmentation", said(error), "it takes a batch and a numpy generator") from None
     if getattr(made, "shape", None) is None or len(made) != len(x):
         what = f"shape {tuple(made.shape)}" if hasattr(made, "shape") else f"type {type(made).__name__}"
         raise TrainingError(f"an augmentation of {what}", f"it must keep the {len(x)} samples", "return the batch")
@@ -77,7 +78,7 @@ def _output(name: str, module: nn.Module, x: Tensor) -> Tensor:
     try:
         output = module(x)
     except Exception as error:
-        raise TrainingError(value, _said(error), "make its first layer fit the data") from None
+        raise TrainingError(value, said(error), "make its first layer fit the data") from None
     if not isinstance(output, torch.Tensor) or not output.is_floating_point():
         kind = str(output.dtype) if isinstance(output, torch.Tensor) else type(output).__name__
         raise TrainingError(value, f"it returns {kind}", "return one tensor of floating-point numbers")
@@ -95,7 +96,7 @@ def _loss(recipe: Recipe, data: ClientData, name: str, output: Tensor, y: Tensor
         raise TrainingError(
             f"an output of shape {tuple(output.shape)} from module {name}", rule, "change its last layer, or the loss"
         )
-    what = "cross-entropy" if recipe.loss is None else _named(recipe.loss)
+    what = "cross-entropy" if recipe.loss is None else named(recipe.loss)
     value = f"loss {what} of outputs {tuple(output.shape)} and targets {tuple(y.shape)}, {str(y.dtype)[6:]}"
     _in_range(value, recipe, output, data)
     try:
@@ -106,7 +107,9 @@ def _loss(recipe: Recipe, data: ClientData, name: str, output: Tensor, y: Tensor
     except FedcohortError:
         raise
     except Exception as error:
-        raise TrainingError(value, _said(error), "let output, target and loss fit each other") from None
+        same = output.numel() == y.numel() and output.shape != y.shape
+        remedy = f"give targets of shape (n, {', '.join(map(str, output.shape[1:]))})" if same else "let them fit"
+        raise TrainingError(value, said(error), remedy) from None
     if not bool(torch.isfinite(each).all()):
         raise TrainingError(value, "it is not finite for the first model", "check the loss, the inputs and targets")
     return each
@@ -135,18 +138,19 @@ def _optimiser(recipe: Recipe, module: nn.Module) -> None:
     try:
         made = recipe.optimiser(params, 0.1)
     except Exception as error:
-        raise TrainingError(f"optimiser {_named(recipe.optimiser)}", _said(error), remedy) from None
+        raise TrainingError(f"optimiser {named(recipe.optimiser)}", said(error), remedy) from None
     if not isinstance(made, torch.optim.Optimizer):
-        value = f"optimiser {_named(recipe.optimiser)}"
+        value = f"optimiser {named(recipe.optimiser)}"
         raise TrainingError(value, f"it returns {type(made).__name__}, not a torch.optim.Optimizer", remedy)
 
 
-def _named(function: Any) -> str:
+def named(function: Any) -> str:
+    """What a function of the user's is called."""
     inner = getattr(function, "func", function)
     return str(getattr(inner, "__name__", type(inner).__name__))
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
     """The exception in one line."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text[:200].rstrip('.')}" if text else type(error).__name__

@@ -34,7 +34,7 @@ def build(model: Network | Factory) -> nn.Module:
 def initial(model: Network | Factory, rng: np.random.Generator) -> Model:
     """A fresh model drawn from this generator alone; torch's own generator is left as it was."""
     if isinstance(model, Network):
-        return Model(model.initial(rng))
+        return model.fresh(rng)
     torch = torch_package()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(1 << 62)))

@@ -272,8 +272,10 @@ class QuadraticSpec:
         """None: there are no activities."""
         return None
 
-    def bind(self, world: World, *, engine: str = "auto", workers: int = 0) -> Quadratic:
-        """Quadratic clients whose optima follow their label mix. There is one engine; both options are ignored."""
+    def bind(
+        self, world: World, *, engine: str = "auto", workers: int = 0, device: str = "auto", precision: str = "float32"
+    ) -> Quadratic:
+        """Quadratic clients whose optima follow their label mix. There is one engine; the options are ignored."""
         centre = self.spread * generator(self.seed, "quadratic-centres").standard_normal((self.classes, self.dimension))
         low, high = self.curvature
         slots = np.arange(world.population, dtype=np.int64)
