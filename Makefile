@@ -6,7 +6,7 @@ TEST_FLAGS ?=
 COVERAGE_FLAGS ?=
 TORTURE_FLAGS ?=
 
-.PHONY: demo test test-memory test-deployment lint style types bench torture clean
+.PHONY: demo test test-memory test-deployment lint style types bench torture compat clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/fedcohort demo
@@ -37,6 +37,15 @@ bench: $(VENV)/.test-ready
 
 torture: $(VENV)/.test-ready
 	$(BIN)/python tests/stress/torture $(TORTURE_FLAGS)
+
+# The oldest and the newest Flower that pyproject.toml allows, each in an environment of its own.
+FLOWERS := 1.41.0 1.42.0
+compat: $(FLOWERS:%=compat-%)
+
+compat-%: | $(VENV)/bin/python
+	test -d $(VENV)/flwr-$* || $(PYTHON) -m venv $(VENV)/flwr-$*
+	$(VENV)/flwr-$*/bin/python -m pip install --quiet --no-compile "flwr==$*" pytest cryptography hypothesis -e .
+	$(VENV)/flwr-$*/bin/python -m pytest -q -m "not deployment" tests/flower $(TEST_FLAGS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -23,6 +23,7 @@ from fedcohort import signals as catalogue
 from fedcohort.core.plain_text import shown
 from fedcohort.flower import wire
 from fedcohort.flower.server.driver import Arrival, Driver
+from fedcohort.flower.server.json_log import event
 from fedcohort.flower.wire import Refused
 from fedcohort.rounds.roster import Roster
 from fedcohort.types import Arrays, Index
@@ -227,7 +228,7 @@ class Clients:
             log.info("client %s restarted: node %d takes the place of node %d", card.name, node, before)
         self.node[slot], self.slot[node] = node, slot
         self.alive(slot)
-        log.info("client %s is slot %d (node %d)", card.name, slot, node)
+        log.info("client %s is slot %d (node %d)", card.name, slot, node, extra=event("registered", client=card.name))
 
     def _taken(self, node: int, name: str) -> str | None:
         """Why this id belongs to another node: one that is alive and not older, or one with another key.
@@ -268,7 +269,7 @@ class Clients:
         why = shown(why)
         self.refused[node] = (name, why)
         self.news[name] = why
-        log.warning("client %s is refused: %s", name, why)
+        log.warning("client %s is refused: %s", name, why, extra=event("refused", client=name, why=why))
 
 
 def _texts(body: ConfigRecord, key: str) -> list[str]:

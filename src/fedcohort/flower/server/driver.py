@@ -75,6 +75,7 @@ class Driver:
         self.heard = clock()  # when a client last answered
         self.sent: dict[str, Sent] = {}
         self.unsolicited = 0
+        self.bytes_sent = self.bytes_received = 0  # of arrays
         self.expired: list[Sent] = []  # never answered; whoever reads it empties it
         self.one_by_one = False  # whether somebody sent what Flower cannot read
 
@@ -107,6 +108,7 @@ class Driver:
                 lost.append(slot)
                 continue
             self.sent[name] = Sent(slot, message.metadata.dst_node_id, kind, index, now, now + ttl)
+            self.bytes_sent += _size(message)
             ids.add(name)
         return ids, lost
 
@@ -126,6 +128,7 @@ class Driver:
                 self.unsolicited += 1
             else:
                 arrivals.append(Arrival(sent, message, max(now - sent.at, 0.0)))
+                self.bytes_received += _size(message)
         if not all(arrival.unreachable for arrival in arrivals):
             self.heard = now
         return arrivals
@@ -134,7 +137,7 @@ class Driver:
         """What the network hands out for these messages, without replies that it cannot read itself."""
         if not self.one_by_one:
             try:
-                return self.grid.pull_messages(names)
+                return list(self.grid.pull_messages(names))
             except Exception as error:
                 if _of_the_network(error):
                     raise
@@ -170,6 +173,13 @@ class Driver:
             if not waiting or enough() or remaining <= 0:
                 return
             self.sleep(min(self.poll, remaining))
+
+
+def _size(message: Message) -> int:
+    """Bytes of the arrays of a message."""
+    if not message.has_content():
+        return 0
+    return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
 
 
 def _of_the_network(error: Exception) -> bool:

@@ -19,6 +19,7 @@ from fedcohort.flower.model_layout import ModelLayout, record
 from fedcohort.flower.server.aggregator import Outgoing, StrategyAggregator
 from fedcohort.flower.server.clients import SERVER_SIDE, Clients, Requirements
 from fedcohort.flower.server.driver import Arrival, Driver, Sent
+from fedcohort.flower.server.json_log import event
 from fedcohort.flower.server.method_aggregator import MethodAggregator, plan_from
 from fedcohort.flower.server.probing import Questions
 from fedcohort.flower.server.registration import Attendance
@@ -87,6 +88,7 @@ class FlowerBackend:
         self._back: set[int] = set()  # slots whose reply came after all, since fates were last asked for
         self._elapsed, self._started = 0.0, self.began
         self._probed: Probed | None = None
+        self.hearers: list[Callable[[RoundResult], None]] = []  # told of every round that is in the journal
 
     def _requirements(self, measure: frozenset[str], abilities: frozenset[str]) -> Requirements:
         s = self.settings
@@ -312,7 +314,11 @@ class FlowerBackend:
         self.note_clients()
         counts = {o.name: int((result.outcome == o).sum()) for o in Outcome}
         said = " ".join(f"{name}={count}" for name, count in counts.items() if count)
-        log.info("round %d: asked %d, %s", result.index + 1, result.clients.size, said or "nobody came back")
+        asked = int(result.clients.size)
+        fields = event("round", round=result.index + 1, asked=asked, **{k.lower(): v for k, v in counts.items()})
+        log.info("round %d: asked %d, %s", result.index + 1, asked, said or "nobody came back", extra=fields)
+        for hear in self.hearers:
+            hear(result)
 
     # -- what survives ---------------------------------------------------------------------------------------------
 

@@ -26,14 +26,16 @@ from fedcohort.flower.model_layout import ModelLayout
 from fedcohort.flower.server.aggregator import StrategyAggregator
 from fedcohort.flower.server.driver import Arrival, Sent
 from fedcohort.flower.server.flower_backend import EvaluateFn, FlowerBackend
+from fedcohort.flower.server.json_log import event, use_json_logs
 from fedcohort.flower.server.method_aggregator import MethodAggregator
+from fedcohort.flower.server.prometheus import MetricsServer, RunMetrics
 from fedcohort.flower.server.strategy_settings import StrategySettings
 from fedcohort.protocols import Method, Selector, ServerEvaluator
 from fedcohort.registry.lookup import make_method, make_selector
 from fedcohort.rounds.engine import RoundEngine
 from fedcohort.rounds.session import Session
 from fedcohort.rounds.usage import Usage
-from fedcohort.types import Outcome
+from fedcohort.types import Outcome, RoundResult
 
 log = logging.getLogger("flwr")
 
@@ -73,6 +75,8 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
             self.settings = StrategySettings(cohort_size=cohort_size, state_dir=folder, **settings)
         except TypeError as error:
             raise BadParameter("CohortStrategy(...)", str(error), "see its documentation") from None
+        if self.settings.log_format == "json":
+            use_json_logs()
         self.inner = inner
         self.selector = make_selector(selector) if isinstance(selector, str) else selector
         self.method = make_method(method) if isinstance(method, str) else method
@@ -119,7 +123,9 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
             evaluate_config or ConfigRecord(),
         )
         backend.evaluate_fn = evaluate_fn or self.evaluate_fn
+        page = None
         try:
+            page = self._metrics_page(engine)
             first = backend.evaluate_fn(0, initial_arrays) if backend.evaluate_fn is not None else None
             if engine.session.index >= num_rounds:
                 folder = self.settings.state_dir
@@ -133,6 +139,8 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
             return self._result(engine, first)
         finally:
             backend.memory.close()
+            if page is not None:
+                page.close()
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -229,7 +237,9 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
             self._backend, self._engine = backend, self._make_engine(settings, backend, method)
             if resumed:
                 done = self._engine.resume()
-                log.info("resumed: %d rounds are done, next is round %d", done, done + 1)
+                log.info(
+                    "resumed: %d rounds are done, next is round %d", done, done + 1, extra=event("resumed", rounds=done)
+                )
             backend.sync(self._engine.model)
             backend.index = self._engine.session.index
             backend.note_clients()
@@ -253,6 +263,31 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         recovery = backend.memory.recovery()
         return RoundEngine(session, method, backend, settings, backend.model, limits=settings.limits, recovery=recovery)
 
+    def _metrics_page(self, engine: RoundEngine) -> MetricsServer | None:
+        """A page for Prometheus, made anew whenever a round has been told; None where no port is given."""
+        s, backend, numbers = self.settings, self._backend, RunMetrics()
+        if not s.prometheus_port:
+            return None
+        page = MetricsServer(s.prometheus_host, s.prometheus_port)
+
+        def show() -> None:
+            clients, driver = backend.clients, backend.driver
+            states = {"registered": len(clients.roster), "available": int(clients.available().size)}
+            states |= {"silent": len(clients.silent), "refused": len(clients.refused)}
+            numbers.counts.update({k: v - numbers.counts[k] for k, v in states.items()})
+            numbers.counts["sent"], numbers.counts["received"] = driver.bytes_sent, driver.bytes_received
+            numbers.gauges["never_used"] = float(engine.usage.never.size)
+            page.page = numbers.text().encode()
+
+        def told(result: RoundResult) -> None:
+            numbers.add(result, engine.history.rows[-1])
+            show()
+
+        backend.hearers.append(told)
+        show()
+        log.info("metrics for Prometheus on http://%s:%d/metrics", s.prometheus_host, page.port)
+        return page
+
     @property
     def usage(self) -> Usage:
         """How often each client was asked, and how often its work was used."""
@@ -262,11 +297,12 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         """Say who was asked and never used, where that is a notable share."""
         found = engine.usage.sentence(early=self.settings.closes_early)
         if found:
-            log.warning("%s", found)
+            log.warning("%s", found, extra=event("usage", never_used=int(engine.usage.never.size)))
 
     def _log_reasons(self, engine: RoundEngine) -> None:
         for slot, why in sorted(engine.history.reasons[-1].items()):
-            log.info("\tclient %s: %s", self._backend.clients.roster.name(slot), why)
+            name, index = self._backend.clients.roster.name(slot), engine.session.index
+            log.info("\tclient %s: %s", name, why, extra=event("client", round=index, client=name, why=why))
 
     def _result(self, engine: RoundEngine, first: MetricRecord | None) -> Result:
         result = Result()

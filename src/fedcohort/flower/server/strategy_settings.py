@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fedcohort import signals as catalogue
-from fedcohort.core.constraints import Choice, Count, CountOrZero, Positive
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Interval, Positive
 from fedcohort.flower.server.clients import IDENTITIES
 from fedcohort.rounds.policy import Privacy, RoundPolicy
 from fedcohort.rounds.validation import Limits
@@ -37,6 +37,9 @@ class StrategySettings(RoundPolicy):
     score: str = "accuracy"
     keep_updates: bool = False  # store what a selector of whole updates reads, so that its run can be replayed
     poll: Positive = 0.25
+    log_format: Annotated[str, Choice("text", "json")] = "text"
+    prometheus_port: Annotated[int, Interval(0, 65535, example=9464)] = 0  # 0: no page for Prometheus
+    prometheus_host: str = "127.0.0.1"
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
