@@ -23,8 +23,7 @@ from fedcohort import signals
 from fedcohort.core.pack import pack, unpack
 from fedcohort.core.plain_text import shown
 from fedcohort.data import cifar_batches, formats
-from fedcohort.data.dataset import check_file
-from fedcohort.data.own_tables import from_csv, from_parquet
+from fedcohort.data.dataset import Dataset, check_file
 from fedcohort.errors import FedcohortError
 from fedcohort.experiment import config, runs, sweep, texts
 from fedcohort.experiment.verification import verify
@@ -323,10 +322,10 @@ DATA = (
     Target(
         "csv",
         lambda: [b"age,n,label,client\n1.5,2,a,0\n2.5,3,b,1\n"],
-        _file("d.csv", from_csv),
+        _file("d.csv", Dataset.from_csv),
         (b",", b";", b"\n", b'"'),
     ),
-    Target("parquet", _parquet_files, _file("d.parquet", from_parquet), (b"PAR1",)),
+    Target("parquet", _parquet_files, _file("d.parquet", Dataset.from_parquet), (b"PAR1",)),
     Target("idx", lambda: [_IDX], _file("d.idx", lambda p: formats.read_idx(p, formats.ReadLimits(1 << 24)))),
     Target("LEAF", _leaf, _file("d.json", lambda p: formats.read_leaf([p], 2)), (b"[]", b"null", b"{}", b'"x"')),
     Target(

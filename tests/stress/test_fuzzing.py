@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 
+import numpy as np
 import pytest
 from tests.stress.fuzz_targets import TARGETS
 from tests.stress.fuzzing import Target, fuzz
+
+from fedcohort.core.pack import pack
 
 SLOW = {
     "journal file": 30,
@@ -21,6 +24,7 @@ DEEP = b'{"name": "mine", "clients": ' + b"[" * 3000
 FOUND = {  # what once ended in a foreign error
     "parquet": [b"PAR1" + b"\x15\x04" * 40 + b"\x10\x00\x00\x00PAR1"],
     "world file": [DEEP],
+    "pack": [pack({"x": np.zeros(2)}).replace(b'"<f8"', b'",i2"')],
     "csv": [b"age,label,client\n1,a,inf\n2,b,inf\n"],
 }
 

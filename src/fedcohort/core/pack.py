@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 _MAGIC = b"fcpack01"
 _MAX_HEADER = 16 * 2**20
 _KINDS = "biuf"
+_TYPE = re.compile(r"[<|][biuf]\d{1,2}")
 
 
 class PackError(ValueError):
@@ -64,11 +66,13 @@ def unpack(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
 def _read(name: str, entry: Any, body: memoryview) -> NDArray[Any]:
     text, shape, offset = entry
+    if not (isinstance(text, str) and _TYPE.fullmatch(text)):  # NumPy would read ",i2" as an expression
+        raise PackError(f"{name}: unknown type {text!r}")
     try:
         dtype = np.dtype(text)
     except TypeError:
         raise PackError(f"{name}: unknown type {text!r}") from None
-    if dtype.kind not in _KINDS or not all(isinstance(n, int) and n >= 0 for n in [*shape, offset]):
+    if not all(isinstance(n, int) and n >= 0 for n in [*shape, offset]):
         raise PackError(f"{name}: not an array of plain numbers")
     count = math.prod(shape)
     if offset + count * dtype.itemsize > len(body):

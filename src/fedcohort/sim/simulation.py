@@ -101,6 +101,8 @@ class Simulation:
 
     def _reason(self, *more: float) -> str:
         """Why the run ends early, if it does; with `more`, after a round of this score."""
+        if not (self.stopping.target or self.stopping.patience):
+            return ""  # without looking at the scores of all rounds, in every round
         return self.stopping.reason([*self.history.column("score"), *more])
 
     def _stops(self, score: float) -> bool:

@@ -27,6 +27,7 @@ import files
 import fuzzed
 import liars
 import replies
+import soak
 import state_folder
 import table
 import web
@@ -86,6 +87,20 @@ def _hostile(where: str, run: Callable[[bool], dict]) -> Row:
         "0 exceptions, 0 accepted, 0 honest replies lost, every round equal to the twin without them",
         run,
         lambda f: not any(f[name] for name in bad),
+    )
+
+
+def _soak(what: str, run: Callable[[bool], dict]) -> Row:
+    return Row(
+        f"{what}: drop-out, restarts, slow disks, clock jumps" if "Flower" in what else f"{what}, resumed nine times",
+        "a round costs the same at the end (+ 25 %), memory grows by < 5 kB per round, no file but the journal grows",
+        run,
+        lambda f: (
+            f["ms per round, last tenth"] <= 1.25 * f["ms per round, second tenth"] + 2.0
+            and f["MB of memory at the end"] - f["MB of memory after a tenth"] <= 5.0 + 0.005 * f["rounds"]
+            and f["journal bytes per round, last tenth"] <= 1.25 * f["journal bytes per round, second tenth"] + 1000
+            and f["bytes of other files at the end"] <= 2 * f["bytes of other files after a tenth"] + 10_000
+        ),
     )
 
 
@@ -184,6 +199,14 @@ ROWS = (
         lambda q: storage.full_disks(_many(q, 6, 200), SEED),
         lambda f: f["identical afterwards"] == f["tried"] and f["other ends"] == 0,
     ),
+    Row(
+        "disk full (RLIMIT_FSIZE) in the middle of a round of a Flower deployment",
+        "said in one sentence, 0 records lost; with space again the same end",
+        lambda q: state_folder.full_disks(_many(q, 6, 200), SEED),
+        lambda f: f["same end afterwards"] == f["tried"] and not (f["other ends"] or f["records lost"]),
+    ),
+    _soak("a day of a Flower deployment", lambda q: soak.deployment(_many(q, 100, 10_000), SEED)),
+    _soak("10,000 rounds of the simulator", lambda q: soak.simulator(_many(q, 100, 10_000), SEED)),
     Row(
         "second servers on one folder",
         "all turned away, 0 bytes touched",

@@ -20,7 +20,7 @@ from fedcohort.errors import FedcohortError
 from fedcohort.flower import CohortStrategy
 from fedcohort.storage.disk import DISK
 from fedcohort.storage.journal import Journal
-from storage import acknowledged, length, scratch
+from storage import acknowledged, length, limited, scratch
 
 logging.getLogger("flwr").setLevel(logging.CRITICAL)
 ROUNDS = 5
@@ -72,6 +72,29 @@ def crashes(many: int, seed: int) -> dict:
 def power_cuts(many: int, seed: int) -> dict:
     """Power cuts at random lines of the log."""
     return _tried(many, seed, power=True)
+
+
+def full_disks(many: int, seed: int) -> dict:
+    """A limit on the size of files in a child process, reached in the middle of a round; then there is space again."""
+    rng = np.random.default_rng(seed)
+    out = {"tried": many, "said in one sentence": 0, "same end afterwards": 0, "records lost": 0, "other ends": 0}
+    with scratch() as folder:
+        whole = _deploy(folder / "whole", seed)
+        largest = max(p.stat().st_size for p in (folder / "whole").rglob("*"))
+        for number in range(many):
+            target = folder / f"full-{number}"
+            answer = limited(lambda at=target: _deploy(at, seed), int(rng.integers(1_000, largest)))
+            out["said in one sentence"] += answer == 3
+            out["other ends"] += answer not in (0, 3)
+            before = [r.hash for r in Journal.read(target / "journal.db").records()] if _begun(target) else []
+            out["same end afterwards"] += _deploy(target, seed) == whole
+            after = [r.hash for r in Journal.read(target / "journal.db").records()]
+            out["records lost"] += after[: len(before)] != before
+    return out
+
+
+def _begun(folder: Path) -> bool:
+    return (folder / "journal.db").exists()
 
 
 def _tried(many: int, seed: int, *, power: bool) -> dict:

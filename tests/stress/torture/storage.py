@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -280,7 +281,7 @@ def full_disks(many: int, seed: int) -> dict:
         whole = simulate(folder / "whole", seed)
         for number in range(many):
             target = folder / f"full-{number}"
-            answer = _in_child(target, seed, rng.randrange(1000, 40_000))
+            answer = limited(lambda at=target: simulate(at, seed), rng.randrange(1000, 40_000))
             said += answer == 3
             crashed += answer not in (0, 3)
             same += simulate(target, seed) == whole
@@ -288,8 +289,8 @@ def full_disks(many: int, seed: int) -> dict:
     return {"tried": many, "said in one sentence": said, "identical afterwards": same, "other ends": crashed}
 
 
-def _in_child(target: Path, seed: int, most: int) -> int:
-    """0: came through; 3: a StoreError; anything else is a failure."""
+def limited(call: Callable[[], object], most: int) -> int:
+    """In a child whose files may have so many bytes. 0: came through; 3: a StoreError; anything else is a failure."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -297,7 +298,7 @@ def _in_child(target: Path, seed: int, most: int) -> int:
     try:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-        simulate(target, seed)
+        call()
         code = 0
     except StoreError:
         code = 3
