@@ -134,3 +134,19 @@ def test_a_refusal_by_any_part_changes_none(broken):
     assert all(np.array_equal(before[key], value) for key, value in other.state_dict().items())
     other.load_state_dict(one.state_dict())
     assert other.state.rounds == other.second.state.rounds == 4
+
+
+def test_a_constructor_of_ones_own_need_not_call_the_base():
+    class Mine(StatefulSelector):
+        def __init__(self, a=1):
+            self.a = a
+
+        def select(self, rnd, rng):
+            return Cohort(rnd.available[: rnd.size])
+
+        def observe(self, result): ...
+
+    mine = Mine(a=2)
+    assert mine.a == 2
+    assert mine.state_dict() == {}
+    mine.load_state_dict({})

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar, get_args, get_origin
+from typing import Any, Generic, Self, TypeVar, get_args, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,8 @@ class StatefulSelector(ABC, Generic[S]):
     """Carries `state_dict` and `load_state_dict`; a subclass adds `needs`, `select` and `observe`.
 
     The state is a dataclass of columns, named in brackets behind the base. It is made without arguments; a selector
-    with a constructor of its own sets `self.state` there. A selector that holds other selectors lists the names of
-    these attributes in `nested`: their state is saved under "name.key".
+    that wants another one sets `self.state` in its constructor. A selector that holds other selectors lists the names
+    of these attributes in `nested`: their state is saved under "name.key".
 
     >>> from fedcohort.core import draw
     >>> from fedcohort.core.table import column
@@ -61,8 +61,11 @@ class StatefulSelector(ABC, Generic[S]):
             if issubclass(get_origin(base) or object, StatefulSelector) and isinstance(get_args(base)[0], type):
                 cls._table = get_args(base)[0]
 
-    def __init__(self) -> None:
-        self.state = self._table()  # type: ignore[assignment]
+    def __new__(cls, *arguments: Any, **keys: Any) -> Self:
+        """The state is there before the constructor, so that one of your own need not call this class's."""
+        made = super().__new__(cls)
+        made.state = cls._table()  # type: ignore[assignment]
+        return made
 
     @abstractmethod
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
