@@ -36,7 +36,6 @@ def plot_curves(
 ) -> Axes:
     """A column of the runs against "rounds" or virtual "time".
 
-    >>> from fedcohort.rounds.history import History
     >>> seeds = [History(2, [{"accuracy": a, "clock": 5.0}, {"accuracy": a + 0.1, "clock": 9.0}]) for a in (0.1, 0.2)]
     >>> axes = plot_curves({"oort": seeds}, against="time")
     >>> axes.get_xlabel(), axes.get_legend().get_title().get_text()
@@ -57,7 +56,12 @@ def plot_curves(
 
 
 def plot_participation(runs: Runs, ax: Axes | None = None, *, labels: Mapping[str, str] | None = None) -> Axes:
-    """How often clients were asked, from the most to the least often asked."""
+    """How often clients were asked, from the most to the least often asked.
+
+    >>> axes = plot_participation({"oort": History(3, [{}, {}], [[0, 1], [1, 2]])})
+    >>> axes.get_lines()[0].get_ydata().tolist()
+    [2.0, 1.0, 1.0]
+    """
     found = {name: bands.by_rank([h.participation() for h in seeds]) for name, seeds in _seeds(runs).items()}
     ax = new_axes() if ax is None else ax
     _draw(ax, found, labels, 1.0, "mid")
@@ -71,7 +75,13 @@ def plot_participation(runs: Runs, ax: Axes | None = None, *, labels: Mapping[st
 def plot_metric(
     setting: Setting, ax: Axes | None = None, *, name: str = "", labels: Mapping[str, str] | None = None
 ) -> Axes:
-    """One metric of every entry of a setting (of `fedcohort.experiment.compare`): the mean, its spread, every seed."""
+    """One metric of every entry of a setting (of `fedcohort.experiment.compare`): the mean, its spread, every seed.
+
+    >>> from fedcohort.experiment.metrics.comparison import Row, Setting
+    >>> setting = Setting("my setting", "iid-v1", (Row("oort", {0: 0.4, 1: 0.6}, 0.5, 0.4, 0.6, 2),))
+    >>> plot_metric(setting, name="terminal").get_xlabel()
+    'terminal (mean and range of 2 seeds)'
+    """
     ax = new_axes(6.4, 1.0 + 0.35 * len(setting.rows)) if ax is None else ax
     own = looks(row.entry for row in setting.rows)
     names = labels or {}

@@ -32,6 +32,13 @@ def plot_cohorts(run: str | Path | Mapping[str, Any], ax: Axes | None = None, *,
     """Who was asked in which round, with what outcome; `run` is a run folder, or `views.cohort_map` of one.
 
     `order` is skew, noise, speed, samples, asked or slot; by default the first of these that tells clients apart.
+
+    >>> import fedcohort as fc
+    >>> from tempfile import mkdtemp
+    >>> folder = mkdtemp() + "/run"
+    >>> done = fc.simulate("oort", task="quadratic", rounds=3, cohort_size=2, out=folder)
+    >>> plot_cohorts(folder, order="slot").get_ylabel()
+    'clients by slot'
     """
     found = run if isinstance(run, Mapping) else cohort_map(Path(run), rows=CLIENTS)
     known = map_orders(found)
