@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedcohort.engines.interface import ENGINES, ClientData, Engine
@@ -45,8 +45,8 @@ def choose(
 
     `kind` is the name of an engine. "auto" takes `fused` on the CPU for networks, and for modules that can be
     translated to one; else `torch_vmap` if there is a GPU, else `torch_workers`. A `device` by name other than the CPU
-    takes `torch_vmap` there. An engine that cannot take the model raises TrainingError with the layer's name.
-    `workers=0` means one per processor.
+    takes `torch_vmap` there. "ray" spreads what "auto" would take over the cluster of RAY_ADDRESS. An engine that
+    cannot take the model raises TrainingError with the layer's name. `workers=0` means one per processor.
 
     >>> import numpy as np
     >>> from fedcohort.engines import mlp
@@ -63,7 +63,7 @@ def choose(
         from fedcohort.engines.torch_device import known
 
         known(device)
-    if kind not in ("auto", *ON_DEVICES) and where.asked:
+    if kind not in ("auto", "ray", *ON_DEVICES) and where.asked:
         value = f"device = {device!r}, precision = {precision!r} with engine {kind}"
         raise BadParameter(value, "it computes on the CPU in float32", f"use engine = {' or '.join(ON_DEVICES)}")
     if not (isinstance(model, Network) or (network_of(model) is not None and recipe_of(model).plain)):
@@ -140,6 +140,10 @@ def _make(kind: str, model: Modeled, data: ClientData, where: Where) -> Engine:
         from fedcohort.engines.numpy_engine import NumpyEngine
 
         return NumpyEngine(_network(kind, model, data), data)
+    if kind == "ray":
+        from fedcohort.engines.ray_engine import RayEngine
+
+        return RayEngine(model, data, _auto(model, data, replace(where, workers=0)), where.workers)
     if kind == "torch_reference":
         from fedcohort.engines.torch_reference import ReferenceEngine
 

@@ -8,7 +8,6 @@ are sent back when it is finished. Machines need fedcohort installed, in the sam
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import secrets
@@ -18,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedcohort.errors import ConfigError, MissingExtra
+from fedcohort.engines.ray_cluster import connected, ray_package
+from fedcohort.errors import ConfigError
 from fedcohort.experiment.runner import ATTEMPTS, ONE_THREAD, Event, Job, OnEvent
 from fedcohort.experiment.store import put_aside
 from fedcohort.experiment.sweep_worker import perform
@@ -31,8 +31,8 @@ Files = dict[str, bytes]
 
 def run_ray(jobs: Sequence[Job], on_event: OnEvent, address: str | None = None) -> None:
     """Do all jobs on the cluster at this address (None: the one in RAY_ADDRESS, or a local one made for this)."""
-    ray = _ray()
-    with _connected(ray, address), _token(Path(jobs[0].folder).parent) as token:
+    ray = ray_package()
+    with connected(ray, address), _token(Path(jobs[0].folder).parent) as token:
         remote = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1, runtime_env={"env_vars": ONE_THREAD})(carry_out)
         here = {"cwd": os.getcwd(), "path": own_path()}
         waiting = {remote.remote(json.dumps({"config": j.config, "folder": j.folder, **here}), *token): j for j in jobs}
@@ -103,33 +103,6 @@ def _collect(ray: Any, reference: Any, job: Job) -> Event:
         unpack_folder(files, Path(job.folder))
     text = result.get("error") or result.get("how", "")
     return Event(job, result["event"], job.rounds, text, tuple(result.get("notes", ())))
-
-
-def _ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise MissingExtra.of("the Ray backend", "ray") from None
-
-
-@contextlib.contextmanager
-def _connected(ray: Any, address: str | None) -> Iterator[None]:
-    """Use an existing connection, or make one and close it afterwards."""
-    if ray.is_initialized():
-        yield
-        return
-    where = address or os.environ.get("RAY_ADDRESS") or "local"
-    more = {"include_dashboard": False} if where == "local" else {}
-    try:
-        ray.init(address=where, log_to_driver=False, logging_level="ERROR", **more)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise ConfigError(f"Ray cluster {address}", f"it cannot be reached ({text})", "check --address") from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import json
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any
@@ -163,11 +163,18 @@ def pack_trained(out: Trained) -> tuple[dict[str, Any], Arrays]:
     return {"reasons": {str(k): why for k, why in out.reasons.items()}}, arrays
 
 
-def merge(clients: Index, answers: list[tuple[Index, dict[str, Any], Arrays]]) -> Trained:
-    """One answer from the workers' answers, rows in the order of the clients."""
-    order = np.argsort(np.concatenate([rows for rows, _, _ in answers]))
-    whole = {name: np.concatenate([a[name] for _, _, a in answers])[order] for name in answers[0][2]}
-    reasons = {int(k): why for _, text, _ in answers for k, why in text["reasons"].items()}
+def merge(
+    clients: Index, answers: Iterable[tuple[Index, dict[str, Any], Arrays]], delta: NDArray[np.float32] | None = None
+) -> Trained:
+    """One answer from the workers' answers, rows in the order of the clients; `delta` is memory for the updates."""
+    whole: Arrays = {} if delta is None else {"delta": delta}
+    reasons: dict[int, str] = {}
+    for rows, text, arrays in answers:
+        reasons |= {int(k): why for k, why in text["reasons"].items()}
+        for name, part in arrays.items():
+            if name not in whole:
+                whole[name] = np.empty((clients.size, *part.shape[1:]), part.dtype)
+            whole[name][rows] = part
     extras, signals = (
         {name[len(kind) :]: value for name, value in whole.items() if name.startswith(kind)}
         for kind in ("extras.", "signals.")

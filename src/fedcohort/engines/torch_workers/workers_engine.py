@@ -62,9 +62,8 @@ class WorkersEngine:
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
         """Local training of each client from this model."""
         check_plan(plan, clients.size, self.n_params)
+        self.decided(model, clients, plan)
         work = self._data.train.sizes[clients] * plan.epochs_of(clients.size)
-        if self.variant is None and work.any():
-            self._decide(model, clients, plan, work)
         self._spent += self._seconds * float(work.sum())
         pays = self._spent >= PROCESSES_PAY and np.count_nonzero(work) > 1
         if (pays or self._processes) and not self._processes_failed:
@@ -72,6 +71,13 @@ class WorkersEngine:
             if out is not None:
                 return out
         return self._engine.train(model, clients, plan)
+
+    def decided(self, model: Model, clients: Index, plan: Plan) -> Variant:
+        """The variant, decided now if it was not yet and there is anything to try it on."""
+        work = self._data.train.sizes[clients] * plan.epochs_of(clients.size)
+        if self.variant is None and work.any():
+            self._decide(model, clients, plan, work)
+        return self.variant or Variant()
 
     def losses(self, model: Model, clients: Index, part: str, objective: Objective) -> LossStats:
         """Evaluate one model on each client's "train" or "validation" part."""
