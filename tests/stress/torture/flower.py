@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from flower_drill import Drill, mentioning, rows_of
 
 KINDS = ("SuperLink", "SuperNode", "ServerApp")
-SECURE = (False, False, False, False, True, True)  # the deployments: a third with TLS and node keys
+SECURE = (False, False, True)  # the deployments: a third with TLS and node keys
 CLIENTS, LONGEST = 3, 15.0  # seconds between a closed round and the next kill at most
 GIVE_UP = 3  # deployments in a row that did not finish
 RUNNING: list[Drill] = []
@@ -46,6 +46,7 @@ _LOCK = threading.Lock()
 def kills(each: int, seed: int, kept: Path | None = None) -> dict[str, Any]:
     """So many kills of each kind over the deployments; each deployment ends with a replay of all its cohorts."""
     signal.signal(signal.SIGTERM, _end)
+    os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "1"  # Flower's own: forty processes that look more often are busy
     with tempfile.TemporaryDirectory(prefix="flower-kills-") as name, contextlib.redirect_stdout(sys.stderr):
         notes = Notes(kept or Path(name) / "kills.json", each, np.random.default_rng(seed))
         with ThreadPoolExecutor(len(SECURE)) as pool:

@@ -32,7 +32,7 @@ OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # seconds between looks for a task; Flower's default is 1
+BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # seconds between looks for a task, if not set; Flower has 1
 MARK = "FEDCOHORT_FLOWER_MARK"
 CONNECTION = "loopback"
 DATABASE = "superlink.db"
@@ -61,7 +61,7 @@ class Deployment:
     @property
     def environment(self) -> dict[str, str]:
         """The environment for `flwr` commands against this deployment."""
-        return {**os.environ, **BRISK, **OFFLINE, "FLWR_HOME": str(self.folder / "flwr"), "PATH": _path()}
+        return {**BRISK, **os.environ, **OFFLINE, "FLWR_HOME": str(self.folder / "flwr"), "PATH": _path()}
 
     def save(self) -> None:
         """Write down what is running; called after every change."""
