@@ -16,7 +16,7 @@ from fedcohort.core.rng import generator
 from fedcohort.protocols import Trained
 from fedcohort.types import Arrays, Index, Model, Objective, Part, Plan, Real
 
-ENGINES = ("fused", "numpy", "ray", "torch_reference", "torch_vmap", "torch_workers")  # by name, as `engine=` takes them
+ENGINES = ("fused", "numpy", "ray", "torch_reference", "torch_vmap", "torch_workers")  # as `engine=` takes them
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")  # as `device=` takes them; any other number of CUDA's too
 PRECISIONS = ("float32", "bfloat16")  # of forward passes on a device
 
