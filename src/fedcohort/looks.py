@@ -21,7 +21,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 INK, PALE, GRID = "#1c2733", "#5a6876", "#dfe4e9"
 STEPS = (1, 2, 5, 10)  # between the ticks of an axis, times a power of ten
 _PLACES = (  # one row per dash, one column per colour
-    ("oort", "hetero-select", "fedacs", "flash", "power-of-choice", "ledger", "uniform", "fedcm-ucb"),
+    ("oort", "ledger", "fedacs", "flash", "power-of-choice", "hetero-select", "uniform", "fedcm-ucb"),
     ("pyramidfl", "flash-rl", "rexp3", "linucb", "afl", "divfl", "proportional", "fedcm-ts"),
     ("fedcs", "favor", "fedcor", "neural-bandit", "feel", "clustered", "round-robin", "tifl"),
     ("ucb1", "epsilon-greedy", "quota", "restless-bandit", "warm-up", "explore", "oracle", "floor"),

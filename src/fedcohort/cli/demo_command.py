@@ -14,7 +14,7 @@ from fedcohort.experiment import demo as experiment
 
 
 def demo(
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; all selectors run with the same ones.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; all selectors run with the same ones.")] = 6,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds per run.")] = experiment.DemoPlan().rounds,
     out: Annotated[Path, typer.Option(help="File for the picture (.png, .svg or .pdf).")] = Path("fedcohort-demo.png"),
 ) -> None:
@@ -41,4 +41,4 @@ def demo(
     console.print(report.final_table(result))
     report.picture(result, out)
     console.print(f"\npicture: {out.resolve()}")
-    console.print("next: fedcohort list selectors, fedcohort show oort, fedcohort run --selector oort")
+    console.print("next: fedcohort list selectors, fedcohort show ledger, fedcohort run --selector ledger")

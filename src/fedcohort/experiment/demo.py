@@ -13,7 +13,7 @@ from fedcohort.experiment.metrics.paired import spread
 from fedcohort.experiment.runs import build
 from fedcohort.rounds.history import History
 
-SELECTORS = ("uniform", "oort", "hetero-select")
+SELECTORS = ("uniform", "oort", "ledger")
 TAIL = 10  # rounds averaged for the final accuracy
 
 
@@ -26,7 +26,7 @@ class DemoPlan:
     task: str = "digits-mlp"
     rounds: int = 60
     cohort_size: int = 10
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
     target: float = 0.8
 
     def config(self, selector: str, seed: int) -> RunConfig:
