@@ -216,20 +216,41 @@ def test_places_that_cannot_be_written_are_named(tmp_path):
     assert "must end in .png" in mistake("demo", "--out", "picture", cwd=tmp_path)
 
 
-def test_an_interrupted_run_says_how_to_go_on(tmp_path):
-    code = """if True:
-        import sys
-        from fedcohort.cli import main, run_command
-        def stop(*_, **__):
+def test_an_interrupted_run_names_its_folder_and_how_to_go_on(tmp_path, monkeypatch):
+    """Ctrl-C after two rounds: code 130, one line with the command, which then finishes the run."""
+
+    def interrupted(bar, row):
+        if row["round"] == 1:
             raise KeyboardInterrupt
-        run_command.Store.obtain = stop
-        sys.argv = ["fedcohort", "run"]
-        main.main()
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, cwd=tmp_path)
-    assert done.returncode == 130
-    assert "fedcohort resume" in done.stderr
-    assert "Traceback" not in done.stderr
+
+    command = ("run", "--task", "quadratic", "--rounds", "4", "--cohort-size", "2", "--out", "my run")
+    with monkeypatch.context() as patch:
+        patch.setattr("fedcohort.cli.run_command._Bar.show", interrupted)
+        _, err = fedcohort(*command, cwd=tmp_path, code=130)
+    assert err.strip() == "stopped; nothing is lost: the run is in my run; continue with `fedcohort resume 'my run'`"
+    out, _ = fedcohort("resume", "my run", cwd=tmp_path)
+    assert out.startswith("4 rounds")
+
+
+def test_what_is_wrong_with_a_run_is_said_once_and_kept(tmp_path):
+    command = ("run", "--method", "fedbuff", "--set", "deadline=4", *FEW, "--out", "run")
+    for _ in range(2):  # run, and read from the store
+        _, err = fedcohort(*command, cwd=tmp_path)
+        assert err.count("warning: fedbuff without asynchronous rounds") == 1
+        assert err.count("warning: most replies did not count") == 1
+    out, _ = fedcohort("run", *FEW, "--set", "stop_at=0.1", cwd=tmp_path)
+    assert "ended early: target: validation accuracy" in out
+
+
+def test_a_round_in_the_journal_lists_every_client(tmp_path):
+    fedcohort("run", "--selector", "oort", "--set", "deadline=6", *FEW, "--out", "run", cwd=tmp_path)
+    out, _ = fedcohort("journal", "show", "run", "--round", "1", cwd=tmp_path)
+    lines = out.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("client"))
+    assert lines[head].split() == ["client", "outcome", "seconds", "utility", "reason"]
+    assert len(lines[head + 1 :]) == 5
+    assert {line.split()[1] for line in lines[head + 1 :]} <= {"OK", "LATE", "FAILED"}
+    assert "rounds 0 to 2" in mistake("journal", "show", "run", "--round", "7", cwd=tmp_path)
 
 
 def test_the_installed_command_and_the_module_are_the_same_program():

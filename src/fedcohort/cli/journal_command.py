@@ -15,6 +15,7 @@ from rich.table import Table
 from fedcohort.core.plain_text import shown
 from fedcohort.errors import BadParameter
 from fedcohort.experiment.verification import verify
+from fedcohort.rounds.history import client_names
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.journal_reader import Record
 from fedcohort.storage.run_folder import RunFolder
@@ -51,11 +52,13 @@ def show(
     last: Annotated[int, typer.Option(min=1, help="Number of newest records to show.")] = 40,
 ) -> None:
     """Print the newest records of a journal, also of a run that is going. FOLDER is a run folder or a state_dir."""
-    records = [r for r in RunFolder(folder).reader().records() if round_ is None or r.round == round_]
+    reader = RunFolder(folder).reader()
+    every = list(reader.records())
+    records = [r for r in every if round_ is None or r.round == round_]
     if not records:
-        raise BadParameter(
-            f"--round {round_}", "there is no such round in this journal", "leave --round out to see all"
-        )
+        newest = max((r.round for r in every if r.kind == "ask"), default=-1)
+        there = f"it has rounds 0 to {newest}" if newest >= 0 else "it has no rounds yet"
+        raise BadParameter(f"--round {round_}", f"there is no such round in this journal; {there}", "name one of those")
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("seq", "kind", "round", "what", "hash"):
         table.add_column(name, justify="right" if name in ("seq", "round") else "left", overflow="fold")
@@ -63,7 +66,39 @@ def show(
         where = "" if record.round < 0 else str(record.round)
         what = escape(shown(_what(record, round_ is not None), 10**6))
         table.add_row(str(record.seq), escape(shown(record.kind)), where, what, record.hash.hex()[:12])
-    Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+    if round_ is not None:
+        names = [*client_names(reader), *(i for r in every if r.kind == "roster" for i in r.unpack()[1]["ids"])]
+        for record in records:
+            if record.kind == "tell":
+                console.print(_clients(record, names))
+
+
+def _clients(record: Record, names: list[str]) -> Table:
+    """What became of each client of a round: outcome, seconds, the reason where there is one, and what it reported."""
+    arrays, meta = record.unpack()
+    scalar = [
+        k for k, v in arrays.items() if k.startswith("signal.") and v.ndim == 1 and v.size == arrays["clients"].size
+    ]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    head = (
+        "client",
+        *(("name",) if names else ()),
+        "outcome",
+        "seconds",
+        *(k.removeprefix("signal.") for k in scalar),
+        "reason",
+    )
+    for name in head:
+        table.add_column(name, justify="left" if name in ("name", "outcome", "reason") else "right", overflow="fold")
+    reasons = meta.get("reasons", {})
+    for i, client in enumerate(arrays["clients"].tolist()):
+        name = [escape(shown(names[client]) if client < len(names) else "")] if names else []
+        cells = [Outcome(int(arrays["outcome"][i])).name, f"{arrays['duration'][i]:,.1f}"]
+        cells += ["-" if np.isnan(arrays[k][i]) else f"{arrays[k][i]:.4g}" for k in scalar]
+        table.add_row(str(client), *name, *cells, escape(shown(str(reasons.get(str(client), "")))))
+    return table
 
 
 @app.command("compact")
@@ -95,9 +130,8 @@ def _what(record: Record, full: bool) -> str:
         return f"clock {meta['clock']:,.1f} s, {clients.size} clients: {' '.join(map(str, shown))}{more}{probed}"
     if record.kind == "tell":
         counts = [f"{int((arrays['outcome'] == o).sum())} {o.name}" for o in Outcome if (arrays["outcome"] == o).any()]
-        why = "; ".join(f"{c}: {r}" for c, r in meta.get("reasons", {}).items()) if full else ""
         slowest = float(np.max(arrays["duration"], initial=0.0))
-        return f"{', '.join(counts) or 'nobody'}, slowest {slowest:,.1f} s{', ' + why if why else ''}"
+        return f"{', '.join(counts) or 'nobody'}, slowest {slowest:,.1f} s"
     if record.kind == "roster":
         refused = "; ".join(f"{name} is refused: {why}" for name, why in meta["refused"].items())
         return "; ".join(filter(None, [f"{len(meta['ids'])} new clients: {' '.join(meta['ids'])}", refused]))

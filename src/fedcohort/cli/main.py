@@ -5,34 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
 from fedcohort import __version__
-from fedcohort.cli import arena_command as arena
-from fedcohort.cli import compare_command as compare
-from fedcohort.cli import dashboard_command as dashboard
-from fedcohort.cli import data_command as data
-from fedcohort.cli import demo_command as demo
-from fedcohort.cli import export_command as export
-from fedcohort.cli import flower_command as flower
-from fedcohort.cli import journal_command as journal
-from fedcohort.cli import list_command as catalogue
-from fedcohort.cli import report_command as report
-from fedcohort.cli import reproduce_command as reproduce
-from fedcohort.cli import run_command as runs
-from fedcohort.cli import skew_command as skew
-from fedcohort.cli import sweep_command as sweep
-from fedcohort.cli import world_command as world
+from fedcohort.cli.command_table import CommandGroup
 from fedcohort.cli.progress import INTERRUPTED, plain, tell_warning, told
 from fedcohort.errors import FedcohortError
 
 _USAGE: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="fedcohort chooses who trains next: client selection for federated learning.",
     no_args_is_help=True,
     add_completion=False,
@@ -56,28 +42,6 @@ def _root(
     del version
     if os.getcwd() not in sys.path:  # modules of your own are found as by `python -m`, after those that are installed
         sys.path.append(os.getcwd())
-
-
-_COMMANDS: dict[str, Callable[..., None]] = {  # in the order of the help
-    "demo": demo.demo,
-    "run": runs.run_command,
-    "resume": runs.resume_command,
-    "list": catalogue.list_command,
-    "show": catalogue.show_command,
-    "sweep": sweep.sweep_command,
-    "compare": compare.compare_command,
-    "report": report.report_command,
-    "dashboard": dashboard.dashboard_command,
-    "export": export.export_command,
-    "reproduce": reproduce.reproduce_command,
-    "verify": journal.verify_command,
-    "skew": skew.skew,
-}
-_GROUPS = {"arena": arena.app, "world": world.app, "data": data.app, "journal": journal.app, "flower": flower.app}
-for _name, _command in _COMMANDS.items():
-    app.command(_name)(_command)
-for _name, _group in _GROUPS.items():
-    app.add_typer(_group, name=_name)
 
 
 def main() -> None:

@@ -8,15 +8,15 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.runner import Event
-from fedcohort.experiment.store import Store
-from fedcohort.storage.run_folder import RunFolder
+if TYPE_CHECKING:
+    from fedcohort.experiment.config import RunConfig
+    from fedcohort.experiment.runner import Event
+    from fedcohort.experiment.store import Store
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
@@ -83,6 +83,8 @@ def interruptible(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        from fedcohort.storage.run_folder import RunFolder
+
         if RunFolder(folder).begun:
             go_on = f"fedcohort resume {shlex.quote(str(folder))}"
             stopped(f"nothing is lost: the run is in {folder}; continue with `{go_on}`")

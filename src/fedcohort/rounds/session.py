@@ -180,7 +180,7 @@ class Session:
 
     def _probed(self, rnd: Round, probe: Probe | None) -> Round:
         assert isinstance(self.selector, Prober)
-        wanted = np.unique(self.selector.probe(rnd, generator(self.seed, "probe", self.index)).astype(np.int64))
+        wanted = np.unique(np.asarray(self.selector.probe(rnd, generator(self.seed, "probe", self.index)), np.int64))
         if wanted.size == 0:
             return rnd
         if not np.isin(wanted, rnd.available).all():
@@ -260,6 +260,9 @@ def _check_ask(population: int, size: int, profiles: Mapping[str, Array] | None)
 
 def _checked(cohort: Cohort, rnd: Round, name: str) -> Cohort:
     """The cohort with clean types, or the reason why it breaks the contract."""
+    if not isinstance(cohort, Cohort):
+        what = "nothing" if cohort is None else f"{type(cohort).__name__} {cohort!r}"[:80]
+        raise CohortError(f"{name}.select returned {what}", "it must return a Cohort", "write: return Cohort(clients)")
     clients = np.asarray(cohort.clients)
     if clients.ndim != 1 or (clients.size and clients.dtype.kind not in "iu"):
         raise CohortError(
