@@ -186,7 +186,7 @@ class _Round:
     def __init__(self, engine: RayEngine, model: Model, clients: Index, plan: Plan, parts: list[Index]) -> None:
         self._engine, self._ray = engine, engine._ray
         whole = wire.pack_plan(plan, model, clients, np.empty(0, np.int64))[1]
-        common = [n for n in ("params", "buffers", "counters") if n in whole]
+        common: list[str] = [n for n in ("params", "buffers", "counters") if n in whole]
         common += ["correction"] if plan.correction is not None and plan.correction.ndim == 1 else []
         self._shared = self._ray.put({name: np.array(whole[name]) for name in common})
         self._orders = []
