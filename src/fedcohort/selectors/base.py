@@ -8,8 +8,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Generic, Self, TypeVar, get_args, get_origin
+from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,20 +53,18 @@ class StatefulSelector(ABC, Generic[S]):
     needs: frozenset[str] = frozenset()  # the signals it reads: a promise and a privacy statement
     exempt: Mapping[str, str] = MappingProxyType({})  # clause of testing.SelectorContract -> why it cannot hold
     nested: tuple[str, ...] = ()  # attributes that are selectors with a state of their own
-    state: S
     _table: type[Table] = NoState
+
+    @cached_property
+    def state(self) -> S:
+        """Made on first use, so that a constructor of your own need not call this class's."""
+        return self._table()  # type: ignore[return-value]
 
     def __init_subclass__(cls, **keys: Any) -> None:
         super().__init_subclass__(**keys)
         for base in cls.__dict__.get("__orig_bases__", ()):
             if issubclass(get_origin(base) or object, StatefulSelector) and isinstance(get_args(base)[0], type):
                 cls._table = get_args(base)[0]
-
-    def __new__(cls, *arguments: Any, **keys: Any) -> Self:
-        """The state is there before the constructor, so that one of your own need not call this class's."""
-        made = super().__new__(cls)
-        made.state = cls._table()  # type: ignore[assignment]
-        return made
 
     @abstractmethod
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
