@@ -86,3 +86,42 @@ def test_mistakes_are_one_clear_line(run, arguments, error, said):
         run(*arguments)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def sites(tmp_path, odd=False):
+    """Five sites with even mixes of two classes; with `odd`, site2 has nearly one class only."""
+    rng = np.random.default_rng(0)
+    owner = np.repeat(["site1", "site2", "site3", "site4", "site9"], 600)
+    y = np.array(["healthy", "ill"])[rng.permutation(np.arange(3000) % 2)]
+    if odd:
+        y[600:1150] = "ill"
+    np.savez(tmp_path / "sites.npz", x=rng.normal(size=(3000, 3)) + (y == "ill")[:, None], y=y, client=owner)
+    return str(tmp_path / "sites.npz")
+
+
+def test_own_data_keep_their_names_and_the_odd_site_is_named(run, tmp_path):
+    text = run("--data", sites(tmp_path, odd=True), "--rounds", "3", "--csv", str(tmp_path / "t.csv"))
+    assert "Not even" in text
+    named = next(line for line in text.splitlines() if "Different from everybody" in line)
+    assert "beyond chance: site2 (" in named
+    assert "healthy" in text
+    assert "distance of two mixes" in text
+    assert text.index("site2") > text.index("site9")  # the last of the ranking
+    rows = (tmp_path / "t.csv").read_text().splitlines()
+    assert rows[0].startswith("client,name,")
+    assert rows[-1].split(",")[1] == "site2"
+    assert "samples of ill" in rows[0]
+
+
+def test_even_data_are_called_practically_even_with_confidence(run, tmp_path):
+    text = run("--data", sites(tmp_path), "--rounds", "2")
+    assert "Practically even: with 95% confidence" in text
+    assert "more skewed" not in text
+
+
+def test_a_table_is_given_by_its_columns(run, tmp_path):
+    rows = "".join(f"{i % 5},{i % 3},{'ab'[i % 2]},{'no' if i % 4 else 'yes'}\n" for i in range(60))
+    (tmp_path / "t.csv").write_text("p,q,site,ill\n" + rows)
+    text = run("--data", str(tmp_path / "t.csv"), "--target", "ill", "--client", "site", "--rounds", "2")
+    assert "mix of classes" in text
+    assert "Practically even" not in text  # 15 and 45 of 60 samples: too few to say

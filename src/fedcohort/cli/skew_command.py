@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedcohort.cli.options import Picture
+from fedcohort.cli.own_data import OWN_DATA, own_data
 from fedcohort.errors import BadParameter
 from fedcohort.report.plots.picture_file import picture_file
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fedcohort.skew import SkewReport
 
 WORLD, TASK = "fedacs-uniform-v1", "digits-mlp"
+CLASSES, MATRIX = 8, 10  # so many classes, and clients, are shown one by one
 
 
 def skew(
@@ -31,9 +33,9 @@ def skew(
     task: Annotated[
         str | None, typer.Option(help="Task whose model is used to measure them.", show_default=TASK)
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Your own samples: an .npz file with arrays x, y and client.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help=OWN_DATA)] = None,
+    target: Annotated[str, typer.Option(help="Column of the labels, where --data is a table.")] = "",
+    client: Annotated[str, typer.Option(help="Column of the owners, where --data is a table.")] = "",
     rounds: Annotated[int, typer.Option(help="Rounds; in each, a client is compared at most once.")] = 30,
     per_round: Annotated[int, typer.Option(help="Clients measured in a round (0: all).")] = 0,
     share: Annotated[float, typer.Option(help="Share of the clients that counts as least skewed.")] = 0.4,
@@ -52,11 +54,11 @@ def skew(
     _check(data, task, confidence, rows, out)
     if png is not None:
         picture_file(png)
-    given: str | Dataset = _own(data) if data is not None else task or TASK
+    given: str | Dataset = own_data(data, target, client) if data is not None else task or TASK
     place = world if world is not None or data is not None else WORLD
     how: dict[str, Any] = {"rounds": rounds, "per_round": per_round, "share": share, "train": train, "seed": seed}
     report = rank_clients(given, place, delta=1 - confidence, **how)
-    _show(report, rows)
+    _show(report, rows, own=data is not None or bool(report.names))
     if out is not None:
         _write(report, out)
         typer.echo(f"table: {out.resolve()}")
@@ -67,7 +69,7 @@ def skew(
         typer.echo(f"picture: {png.resolve()}")
 
 
-def _check(data: Path | None, task: str | None, confidence: float, rows: int, out: Path | None) -> None:
+def _check(data: str | None, task: str | None, confidence: float, rows: int, out: Path | None) -> None:
     if data is not None and task is not None:
         raise BadParameter(
             f"--data {data} --task {task}", "samples come from one of the two", "leave out --data or --task"
@@ -80,18 +82,13 @@ def _check(data: Path | None, task: str | None, confidence: float, rows: int, ou
         raise BadParameter(f"--csv {out}", f"there is no folder {out.parent}", "create it first")
 
 
-def _own(path: Path) -> Dataset:
-    from fedcohort.data.dataset import check_file
-    from fedcohort.errors import DataError
-
-    if not path.is_file():
-        raise DataError(f"--data {path}", "there is no such file", "give an .npz with the arrays x, y and client")
-    return check_file(path.stem, path)
-
-
-def _show(report: SkewReport, rows: int) -> None:
+def _show(report: SkewReport, rows: int, own: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(_table(report, rows))
+    if own:
+        console.print(_mixes(report, rows))
+        if report.population <= MATRIX:
+            console.print(_distances(report))
     console.print(report.statement(), markup=False)
     if report.truth is not None and np.ptp(report.truth) > 0:
         from fedcohort.core.stats import spearman
@@ -105,26 +102,75 @@ def _table(report: SkewReport, rows: int) -> Table:
     for name in ("rank", "client", "samples", "Q", "duels won", "compared", "confidence", "side"):
         table.add_column(name, justify="right")
     cells = report.columns()
-    n = report.population
-    shown = range(n) if rows == 0 or n <= 2 * rows else [*range(rows), -1, *range(n - rows, n)]
-    for i in shown:
+    for i in _shown(report, rows):
         table.add_row(*(["..."] * 8 if i < 0 else _row({k: v[i] for k, v in cells.items()}, report)))
     return table
 
 
-def _row(cell: dict[str, float], report: SkewReport) -> list[str]:
+def _shown(report: SkewReport, rows: int) -> list[int]:
+    """Places in the ranking that are shown; -1 for those that are left out."""
+    n = report.population
+    return list(range(n)) if rows == 0 or n <= 2 * rows else [*range(rows), -1, *range(n - rows, n)]
+
+
+def _mixes(report: SkewReport, rows: int) -> Table:
+    """The share of each class at each client, in the order of the ranking; of many classes the largest three."""
+    assert report.counts is not None
+    assert report.truth is not None
+    labels = [str(name) for name in report.class_names or range(report.counts.shape[1])]
+    wide = len(labels) <= CLASSES
+    table = Table(title="mix of classes", title_justify="left", box=None, pad_edge=False)
+    for name in ("client", "samples", "JS bits", *(labels if wide else ["largest classes"])):
+        table.add_column(name, justify="right")
+    order = report.columns()["client"]
+    mix = report.counts / np.maximum(report.counts.sum(axis=1), 1)[:, None]
+    for i in _shown(report, rows):
+        if i < 0:
+            table.add_row(*["..."] * len(table.columns))
+            continue
+        c = int(order[i])
+        top = [f"{labels[k]} {mix[c, k]:.0%}" for k in np.argsort(-mix[c], kind="stable")[:3]]
+        shares = [f"{share:.0%}" for share in mix[c]] if wide else [", ".join(top)]
+        table.add_row(report.name(c), f"{report.samples[c]}", f"{report.truth[c]:.3f}", *shares)
+    everybody = report.counts.sum(axis=0) / max(int(report.counts.sum()), 1)
+    if wide:
+        table.add_row("everybody", f"{report.counts.sum()}", "", *(f"{share:.0%}" for share in everybody))
+    return table
+
+
+def _distances(report: SkewReport) -> Table:
+    found = report.distances()
+    assert found is not None
+    table = Table(title="distance of two mixes, JS bits", title_justify="left", box=None, pad_edge=False)
+    names = [report.name(c) for c in range(report.population)]
+    for name in ("", *names):
+        table.add_column(name, justify="right")
+    for name, row in zip(names, found, strict=True):
+        table.add_row(name, *(f"{bits:.3f}" for bits in row))
+    return table
+
+
+def _row(cell: dict[str, Any], report: SkewReport) -> list[str]:
+    who = report.name(int(cell["client"]))
     if cell["compared"] == 0:
-        return ["-", f"{cell['client']:.0f}", f"{cell['samples']:.0f}", "-", "-", "0", "-", "never compared"]
-    side = "least skewed" if math.isnan(report.border) or cell["win_share"] > report.border else "more skewed"
+        return ["-", who, f"{cell['samples']:.0f}", "-", "-", "0", "-", "never compared"]
+    even = report.evenness is not None and report.evenness.verdict == "even"
+    side = (
+        "practically even"
+        if even
+        else "least skewed"
+        if math.isnan(report.border) or cell["win_share"] > report.border
+        else "more skewed"
+    )
     return [
         f"{cell['rank']:g}",
-        f"{cell['client']:.0f}",
+        who,
         f"{cell['samples']:.0f}",
         f"{cell['q']:.2f}",
         f"{cell['win_share']:.2f}",
         f"{cell['compared']:.0f}",
         f"{math.floor(1000 * cell['confidence']) / 10:.1f} %",
-        side if cell["settled"] else f"{side}?",
+        side if cell["settled"] or even else f"{side}?",
     ]
 
 

@@ -58,6 +58,7 @@ def rank_clients(
     2
     """
     spec, place = _spec(data), _place(world)
+    from fedcohort.tasks.classification import ClassificationSpec
     from fedcohort.worlds.built_world import build_world
 
     if place is None and spec.owners() is None:
@@ -68,7 +69,9 @@ def rank_clients(
     built = build_world(place, spec.labels(), seed=seed, owners=spec.owners(), classes=spec.classes)
     task = spec.bind(built)
     report = measure(task, built, rounds=rounds, per_round=per_round, share=share, delta=delta, train=train, seed=seed)
-    return replace(report, truth=built.divergence())
+    names = spec.data.class_names if isinstance(spec, ClassificationSpec) else ()
+    counts = np.rint(built.histogram(clean=True) * built.train.sizes[:, None]).astype(np.int64)
+    return replace(report, truth=built.divergence(), names=built.names, counts=counts, class_names=names)
 
 
 @checked

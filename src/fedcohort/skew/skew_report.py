@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.constraints import Share
-from fedcohort.core.stats import rank
+from fedcohort.core.stats import js_divergence, rank
 from fedcohort.errors import checked
 from fedcohort.skew.confidence import comparisons_needed, confidence_of, radius, settled_after
+from fedcohort.skew.evenness import Evenness, evenness
 from fedcohort.types import Arrays, Index, Mask, Real
 
 Double = NDArray[np.float64]
@@ -42,11 +43,30 @@ class SkewReport:
     delta: float = 0.05  # allowed probability of being wrong
     independent: bool = True  # rounds were: fresh cohorts and fresh models
     truth: Real | None = None  # distance of the true class mix from everybody's, in bits, where all labels are at hand
+    names: tuple[str, ...] = ()  # of the clients, where the data name them
+    counts: Index | None = None  # (clients, classes) training samples of each class, where all labels are at hand
+    class_names: tuple[int | str, ...] = ()
 
     @property
     def population(self) -> int:
         """How many clients there are."""
         return int(self.samples.size)
+
+    def name(self, slot: int) -> str:
+        """How a client is called: its name in the data, or its slot."""
+        return self.names[slot] if self.names else str(slot)
+
+    @cached_property
+    def evenness(self) -> Evenness | None:
+        """Whether the mixes of classes are even; None where the labels are not at hand."""
+        return None if self.counts is None else evenness(self.counts, self.delta)
+
+    def distances(self) -> Double | None:
+        """Jensen-Shannon divergence in bits between the class mixes of any two clients, where labels are at hand."""
+        if self.counts is None:
+            return None
+        mix = self.counts / np.maximum(self.counts.sum(axis=1), 1)[:, None]
+        return np.stack([js_divergence(mix, row) for row in mix])
 
     @property
     def known(self) -> Mask:
@@ -110,6 +130,7 @@ class SkewReport:
             return "No client was compared with another: nothing can be said."
         often = f"{n.min()}" if n.min() == n.max() else f"{n.min()} to {n.max()}"
         lines = [f"{known} of {self.population} clients were compared, each in {often} of {self.rounds} rounds."]
+        lines = [*self._about_evenness(), *lines]
         wide = float(self.radius[self.known].max())
         sure = f"{1 - self.delta:.0%}"
         lines.append(
@@ -128,11 +149,31 @@ class SkewReport:
         out: Arrays = {"client": order, "samples": self.samples[order], "q": self.q[order], "rank": self.rank[order]}
         out |= {"win_share": self.win_share[order], "compared": self.compared[order]}
         out |= {"confidence": self.confidence[order], "settled": self.settled[order]}
+        if self.names:
+            out = {"client": out.pop("client"), "name": np.array(self.names)[order], **out}
+        if self.counts is not None:
+            labels = self.class_names or range(self.counts.shape[1])
+            out |= {f"samples of {label}": self.counts[order, k] for k, label in enumerate(labels)}
         return out if self.truth is None else {**out, "truth": self.truth[order]}
 
     @property
     def _kept(self) -> int:
         return round(self.share * int(self.known.sum()))
+
+    def _about_evenness(self) -> list[str]:
+        found = self.evenness
+        if found is None:
+            return []
+        lines = [found.text()]
+        if found.odd.size and self.truth is not None:
+            some = ", ".join(f"{self.name(int(c))} ({self.truth[c]:.3f} bits)" for c in found.odd[:5])
+            more = f" and {found.odd.size - 5} more" if found.odd.size > 5 else ""
+            lines.append(f"Different from everybody's mix beyond chance: {some}{more}.")
+        if found.verdict == "even":
+            lines.append(
+                "The ranking names a last one, as every ranking does: that is not a reason to leave anybody out."
+            )
+        return lines
 
     def _about_the_border(self, sure: str, known: int) -> list[str]:
         settled = int((self.settled & self.known).sum())
