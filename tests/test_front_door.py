@@ -70,6 +70,7 @@ NO_EXAMPLE = {
         "Verified",
         "SweepOutcome",
         "Trace",
+        "VmapEngine",
         "WorkersEngine",
         "measure",
     ),

@@ -98,4 +98,25 @@ def gru(channels: Count = 6, classes: Count = 6, hidden: Count = 32, layers: Cou
     return WindowGRU(channels, classes, hidden, layers, stride)
 
 
+class CharacterGRU(nn.Module):
+    """A GRU over the numbers of characters that predicts, at every place, the next one."""
+
+    def __init__(self, characters: int, width: int, hidden: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(characters, width)
+        self.gru = nn.GRU(width, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, characters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (n, length, characters) of windows (n, length)."""
+        out: Tensor = self.head(self.gru(self.embedding(x))[0])
+        return out
+
+
+@checked
+def character_gru(characters: Count, width: Count = 16, hidden: Count = 64) -> nn.Module:
+    """A small model of text, character by character."""
+    return CharacterGRU(characters, width, hidden)
+
+
 MODELS: dict[str, Callable[..., nn.Module]] = {"vgg11": vgg11, "resnet18": resnet18, "gru": gru}

@@ -24,7 +24,8 @@ from fedcohort.tasks import own_task
 from fedcohort.worlds import catalogue as worlds
 
 KINDS = registry.KINDS
-LATER = {"augment": "none"}  # a parameter that came later counts only where it is used: old digests hold
+# Parameters that came later count only where they are used, so that old digests hold.
+LATER: dict[str, Any] = {"augment": "none", "norm": None, "per_second": True}
 WORLD, OWNERS = "mixed-v1", "owners-v1"  # the world where none is named: without and with owners in the data
 _OWNED = ("femnist", "har", "mobifall")
 _FILES = (".toml", ".json")

@@ -11,5 +11,7 @@ if TYPE_CHECKING:
     from fedcohort.tasks.quadratic import Quadratic as Quadratic
     from fedcohort.tasks.quadratic import QuadraticSpec as QuadraticSpec
     from fedcohort.tasks.spec import TaskSpec as TaskSpec
+    from fedcohort.tasks.text_task import next_character as next_character
+    from fedcohort.tasks.torch_task import TorchTask as TorchTask
 else:
     __getattr__, __dir__, __all__ = exports(__name__)

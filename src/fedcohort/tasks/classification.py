@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +13,21 @@ from numpy.typing import NDArray
 from fedcohort.core.constraints import Choice, CountOrZero, Finite, Interval, Positive
 from fedcohort.core.rng import generator
 from fedcohort.data import dataset as datasets
+from fedcohort.data.array_checks import samples_of
 from fedcohort.data.splits import WAYS, Split, server_split, with_test
 from fedcohort.engines.factory import choose
 from fedcohort.engines.interface import ClientData, Engine
 from fedcohort.engines.losses import CROSS_ENTROPY, cross_entropy, log_softmax, robust_of
 from fedcohort.engines.networks import Network
+from fedcohort.engines.recipe import Modeled, network_of, recipe_of
+from fedcohort.engines.trained_model import TrainedModel, layout_of
 from fedcohort.errors import ContractError, UnknownName, check, check_fields
 from fedcohort.protocols import Trained, World
 from fedcohort.signals import SIGNALS, of_side
 from fedcohort.tasks.client_evaluator import ArrayClientEvaluator
 from fedcohort.tasks.scores import scores
-from fedcohort.types import Arrays, Index, Model, Plan, Real
+from fedcohort.types import Array, Arrays, Index, Model, Plan, Real
 
-Factory = Callable[[], Any]  # makes a torch.nn.Module
 SERVER_SPLITS = ("validation", "unlabelled")
 PartOfData = Annotated[float, Interval(0, 1, ends="[)")]
 PROVIDES = of_side(SIGNALS, "client") | of_side(SIGNALS, "probe")
@@ -50,7 +51,7 @@ class ClassificationSpec:
 
     name: str
     dataset: str | datasets.Dataset
-    model: Network | Factory
+    model: Modeled
     default: Plan = field(default_factory=Plan)
     validation: PartOfData = 0.1
     unlabelled: PartOfData = 0.0
@@ -90,11 +91,12 @@ class ClassificationSpec:
         """True labels of the pool."""
         return self.data.y[self.parts.pool]
 
-    def owners(self) -> Index | None:
-        """Natural owner of each pool sample, numbered 0 .. C - 1; None where the data name none."""
+    def owners(self) -> Array | None:
+        """Natural owner of each pool sample, by its name (a number or a word); None where the data name none."""
         if self.data.client is None:
             return None
-        return np.unique(self.data.client[self.parts.pool], return_inverse=True)[1].astype(np.int64)
+        owner = self.data.client[self.parts.pool]
+        return np.array(self.data.client_names)[owner] if self.data.client_names else owner
 
     def activities(self) -> Index | None:
         """Kind of activity of each pool sample, where the data tell more than the label."""
@@ -108,10 +110,15 @@ class ClassificationSpec:
             x = self.data.features(getattr(self.parts, split))
         else:
             raise UnknownName.among("split", split, ("test", "validation", "unlabelled"))
+        return self.normalised(x)
+
+    def normalised(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Features of the dataset as the model takes them; they are changed in place."""
         if self.normal != (0.0, 1.0):
             x -= np.float32(self.normal[0])
             x /= np.float32(self.normal[1])
-        return x.reshape(len(x), *self.model.input_shape) if isinstance(self.model, Network) else x
+        network = network_of(self.model)
+        return x if network is None else x.reshape(len(x), *network.input_shape)
 
     def answers(self, split: str) -> Index:
         """True labels of "validation" or "test"."""
@@ -122,9 +129,22 @@ class ClassificationSpec:
         """Model inputs of the pool, held once for all worlds."""
         return self.features("pool")
 
-    def bind(self, world: World, *, engine: str = "auto", workers: int = 0) -> BoundClassification:
-        """The task on this world's clients."""
-        return BoundClassification(self, world, engine=engine, workers=workers)
+    def targets(self, split: str) -> Array | None:
+        """What is learned of each sample of a split, where that is not its label."""
+        del split
+        return None
+
+    def bind(
+        self,
+        world: World,
+        *,
+        engine: str = "auto",
+        workers: int = 0,
+        device: str = "auto",
+        precision: str = "float32",
+    ) -> BoundClassification:
+        """The task on this world's clients, trained by this engine on this device."""
+        return BoundClassification(self, world, engine=engine, workers=workers, device=device, precision=precision)
 
 
 class BoundClassification:
@@ -132,7 +152,16 @@ class BoundClassification:
 
     provides = PROVIDES
 
-    def __init__(self, spec: ClassificationSpec, world: World, *, engine: str = "auto", workers: int = 0) -> None:
+    def __init__(
+        self,
+        spec: ClassificationSpec,
+        world: World,
+        *,
+        engine: str = "auto",
+        workers: int = 0,
+        device: str = "auto",
+        precision: str = "float32",
+    ) -> None:
         self.spec = spec
         self.name = spec.name
         self.classes = spec.classes
@@ -141,8 +170,8 @@ class BoundClassification:
             value = f"world {world.name!r} with {world.classes} classes and samples up to {top}"
             rule = f"task {spec.name!r} has {spec.classes} classes and {len(spec.parts.pool)} samples in its pool"
             raise ContractError(value, rule, "make the world from this task's labels()")
-        self._data = ClientData(spec.pool, world.train, world.validation, spec.classes)
-        self.engine: Engine = choose(spec.model, self._data, engine, workers)
+        self._data = ClientData(spec.pool, world.train, world.validation, spec.classes, spec.targets("pool"))
+        self.engine: Engine = choose(spec.model, self._data, engine, workers, device=device, precision=precision)
         self._evaluator = ArrayServerEvaluator(spec, self.engine)
 
     @property
@@ -157,11 +186,12 @@ class BoundClassification:
 
     def initial(self, rng: np.random.Generator) -> Model:
         """A fresh model, drawn from this generator alone."""
-        if isinstance(self.spec.model, Network):
-            return Model(self.spec.model.initial(rng))
+        inner = recipe_of(self.spec.model).model
+        if isinstance(inner, Network):
+            return inner.fresh(rng)
         from fedcohort.engines.torch_modules import initial
 
-        return initial(self.spec.model, rng)
+        return initial(inner, rng)
 
     def plan(self) -> Plan:
         """The task's default local training."""
@@ -219,6 +249,17 @@ class BoundClassification:
     def close(self) -> None:
         """Give back the engine's threads and processes."""
         self.engine.close()
+
+    def trained(self, model: Model) -> TrainedModel:
+        """The model as tensors, a module and predictions of samples as the dataset has them."""
+        data = self.spec.data
+
+        def logits(x: Array) -> Real:
+            given = self.spec.normalised(replace(data, x=samples_of("x", x)).features())
+            return np.asarray(self.engine.logits(model.params[None], given, _rows(model.buffers))[0])
+
+        inner = recipe_of(self.spec.model).model
+        return TrainedModel(model, layout_of(inner), inner, logits, data.class_names)
 
     def _batch_losses(self, model: Model, clients: Index, plan: Plan) -> NDArray[np.float64]:
         """Cross-entropy on one mini-batch each, drawn per (seed, round, client)."""

@@ -54,7 +54,7 @@ def groups_of(y: Array) -> Index:
     if y.ndim == 1 and y.dtype.kind == "i":
         return y
     if y.dtype.kind == "b":
-        return y.reshape(len(y), -1).argmax(axis=1).astype(np.int64)
+        return np.asarray(y.reshape(len(y), -1).argmax(axis=1), np.int64)
     if y.dtype.kind == "f" and y.size == len(y) and np.isfinite(y).all():
         flat = y.reshape(-1)
         edges = np.quantile(flat, np.linspace(0, 1, BINS + 1)[1:-1])
