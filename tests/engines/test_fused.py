@@ -18,7 +18,7 @@ from fedcohort.engines import losses as objectives
 from fedcohort.engines.fused import FusedEngine
 from fedcohort.engines.interface import ClientData
 from fedcohort.engines.networks import Conv, Flatten, Linear, MaxPool, Network, ReLU, lenet, mlp
-from fedcohort.errors import BadParameter, TrainingError
+from fedcohort.errors import BadParameter
 from fedcohort.types import Model, Objective, Plan
 
 from . import oracle
@@ -242,21 +242,6 @@ def test_nobody_and_read_only_data():
     assert not engine.train(model, np.arange(4), Plan()).failed.any()
     empty = engine.losses(model, np.empty(0, np.int64), "train", objectives.CROSS_ENTROPY)
     assert empty.loss.size == 0
-
-
-@pytest.mark.parametrize(
-    ("layers", "named"),
-    [
-        ((MaxPool(2), Flatten(), Linear(3)), "layer 0 (MaxPool(size=2))"),
-        ((Conv(2, 3), MaxPool(2), MaxPool(2), Flatten(), Linear(3)), "layer 2 (MaxPool(size=2))"),
-        ((Flatten(), Linear(3), ReLU()), "layer 2 (ReLU())"),
-    ],
-)
-def test_a_network_that_does_not_qualify_is_named(layers, named):
-    network = Network((1, 8, 8), layers)
-    with pytest.raises(TrainingError) as raised:
-        FusedEngine(network, setting(TINY)[0])
-    assert named in str(raised.value)
 
 
 def test_a_model_of_the_wrong_size_is_refused():

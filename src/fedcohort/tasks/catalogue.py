@@ -15,10 +15,12 @@ from typing import Annotated, Any
 from fedcohort.core.constraints import Choice, Count, CountOrZero, NotNegative, Positive
 from fedcohort.core.spec_string import SpecStringError, parse
 from fedcohort.engines import losses as objectives
-from fedcohort.engines.networks import Network, lenet, mlp
+from fedcohort.engines.networks import Network, lenet, mlp, resnet
+from fedcohort.engines.recipe import Factory, Modeled, Recipe
 from fedcohort.engines.steps import OPTIMISERS
+from fedcohort.engines.torch_augment import augmentation
 from fedcohort.errors import BadParameter, UnknownName, check, checked
-from fedcohort.tasks.classification import ClassificationSpec, Factory
+from fedcohort.tasks.classification import ClassificationSpec
 from fedcohort.tasks.quadratic import QuadraticSpec
 from fedcohort.tasks.spec import TaskSpec
 from fedcohort.types import Objective, Plan
@@ -62,8 +64,16 @@ def _cnn(
     kernel: int = 5,
     padding: int = 0,
     hidden: int | tuple[int, ...] = (),
+    norm: str | None = None,
 ) -> Network:
-    return lenet(shape, _widths(channels, "channels"), kernel, _widths(hidden), classes, padding)
+    return lenet(shape, _widths(channels, "channels"), kernel, _widths(hidden), classes, padding, norm)
+
+
+def _resnet(
+    shape: tuple[int, int, int], classes: int, *, widths: tuple[int, ...], blocks: int, norm: str | None
+) -> Network:
+    check(isinstance(blocks, int) and 1 <= blocks <= 50, f"blocks = {blocks!r}", "it must be 1 to 50", "use e.g. 1")
+    return resnet(shape, _widths(widths, "widths"), blocks, classes, norm)
 
 
 def _torch_model(name: str, **options: Any) -> Factory:
@@ -82,6 +92,7 @@ _FEDACS = Plan(epochs=5, batch_size=50, lr=0.1, momentum=0.5, weight_decay=5e-4)
 _DIGITS = {"recut": True}  # the stored order is by writer: the last rows are of other writers than the first
 _WRITERS = {"split": "within", "test": 0.2, "validation": 0.05, "normal": (0.9616, 0.164)}  # white background
 _VOLUNTEERS = {"split": "owner", "test": 0.2, "validation": 0.1}
+_AUGMENT = {"augment": "none"}  # or crop-flip, flip; torch engines
 _DIGIT, _MNIST, _CIFAR = (1, 8, 8), (1, 28, 28), (3, 32, 32)
 
 ENTRIES: dict[str, TaskEntry] = {
@@ -135,35 +146,42 @@ ENTRIES: dict[str, TaskEntry] = {
         "cifar10",
         partial(_cnn, _CIFAR, 10),
         _FEDACS,
-        {"channels": (6, 16), "hidden": (120, 84)},
+        {"channels": (6, 16), "hidden": (120, 84), "norm": None, **_AUGMENT},
     ),
     "cifar10-cnn-wide": TaskEntry(
         "CIFAR-10, 5 x 5 convolutions of 32 and 64 channels, 512 hidden, 878,538 parameters",
         "cifar10",
         partial(_cnn, _CIFAR, 10),
         _FLASH_RL,
-        {"channels": (32, 64), "hidden": (512,)},
+        {"channels": (32, 64), "hidden": (512,), "norm": None, **_AUGMENT},
     ),
     "cifar10-cnn-flashrl": TaskEntry(
         "CIFAR-10, FLASH-RL's CNN (6 and 16 channels, 256 hidden), 108,098 parameters",
         "cifar10",
         partial(_cnn, _CIFAR, 10),
         _FLASH_RL,
-        {"channels": (6, 16), "hidden": (256,)},
+        {"channels": (6, 16), "hidden": (256,), "norm": None, **_AUGMENT},
+    ),
+    "cifar10-resnet8": TaskEntry(
+        "CIFAR-10, ResNet-8 with group (or batch) normalisation, 78,042 parameters; blocks=3 is ResNet-20",
+        "cifar10",
+        partial(_resnet, _CIFAR, 10),
+        Plan(epochs=5, batch_size=50, lr=0.05, momentum=0.9, weight_decay=5e-4),
+        {"widths": (16, 32, 64), "blocks": 1, "norm": "group", **_AUGMENT},
     ),
     "cifar10-vgg11": TaskEntry(
         "CIFAR-10, VGG-11 with group (or batch) normalisation, as FedCM; needs torch",
         "cifar10",
         partial(_torch_model, "vgg11", channels=3, classes=10),
         Plan(epochs=5, batch_size=64, lr=0.01, momentum=0.9, weight_decay=5e-4),
-        {"norm": "group"},
+        {"norm": "group", **_AUGMENT},
     ),
     "cifar10-resnet18": TaskEntry(
         "CIFAR-10, ResNet-18 with group (or batch) normalisation, as FLASH (Adam 1e-3); needs torch",
         "cifar10",
         partial(_torch_model, "resnet18", channels=3, classes=10),
         Plan(epochs=5, batch_size=64, lr=1e-3, optimiser="adam"),
-        {"norm": "group"},
+        {"norm": "group", **_AUGMENT},
     ),
     "femnist-cnn": TaskEntry(
         "FEMNIST by writer, 62 classes, 5 x 5 convolutions of 16 and 32 channels, 86,910 parameters",
@@ -236,7 +254,10 @@ def get(name: str, **overrides: Any) -> TaskSpec:
         return dataclasses.replace(spec, default=dataclasses.replace(spec.default, **_checked(plan)))
     entry = _entry(name)
     cuts = {**entry.cuts, **{key: overrides.pop(key) for key in DATA_OPTIONS if key in overrides}}
-    model = entry.model(**{**entry.options, **overrides})
+    given = {**entry.options, **overrides}
+    changed = augmentation(given.pop("augment", "none"))
+    made = entry.model(**given)
+    model: Modeled = made if changed is None else Recipe(made, augmentation=changed)
     default = dataclasses.replace(entry.plan, **_checked(plan))
     return ClassificationSpec(name, entry.dataset, model, default, about=entry.about, **cuts)
 

@@ -18,22 +18,22 @@ from numpy.typing import NDArray
 
 from fedcohort.core.constraints import CountOrZero
 from fedcohort.engines.client_signals import collect, part_of
+from fedcohort.engines.dropout_masks import client_key
 from fedcohort.engines.interface import ClientData, LossStats, batch_order
 from fedcohort.engines.losses import CROSS_ENTROPY, log_softmax
 from fedcohort.engines.networks import Network
 from fedcohort.engines.steps import check_plan, sample_weight
-from fedcohort.errors import check, checked
+from fedcohort.errors import TrainingError, check, checked
 from fedcohort.protocols import Trained
 from fedcohort.types import Index, Model, Objective, Plan, Real, Updates
 
-from . import local_training as kernel
 from .buffer_pool import BufferPool
-from .vectors import LANES
-from .workspace import BLOCK, layout_of
+from .client_job import ClientJob, padded_copy
+from .workspace import BLOCK
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
-Space = tuple[Floats, NDArray[np.int8], NDArray[np.int64]]
+Space = Any  # memory of one worker, as the runner makes it
 
 SHARE = 8 * BLOCK  # samples that one worker evaluates at a time
 _NONE = np.empty(0, np.float32)
@@ -44,15 +44,32 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def runner_of(network: Network) -> Any:
+    """What runs this network: as stages where they suffice (faster), else as a graph of steps.
+
+    Raises TrainingError if neither can.
+    """
+    from .stage_runner import StageRunner
+
+    try:
+        return StageRunner(network)
+    except TrainingError:
+        from .graph_runner import GraphRunner
+
+        return GraphRunner(network)
+
+
 class FusedEngine:
-    """Trains networks of convolutions, ReLU, max-pools and linear layers in Numba, one client per thread."""
+    """Trains networks of the layers of :mod:`fedcohort.engines.networks` in Numba, one client per thread."""
 
     name = "fused"
 
     @checked
     def __init__(self, network: Network, data: ClientData, workers: CountOrZero = 0) -> None:
         """`workers=0` means one per processor. Raises TrainingError if a layer does not qualify."""
-        self._layout = layout_of(network)
+        self._runner = runner_of(network)
+        self._network = network
+        self._known = network.fresh(np.random.default_rng(0)).buffers  # of the model that came last
         self._data = data
         self._x = np.ascontiguousarray(data.x.reshape(len(data.x), -1), np.float32)
         self._classes = network.classes
@@ -62,7 +79,6 @@ class FusedEngine:
         self._spaces: queue.SimpleQueue[Space] = queue.SimpleQueue()
         self._buffers = BufferPool()
         self._threads: ThreadPoolExecutor | None = None
-        self._prepared: set[Any] = set()
 
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
         """Local training of each client from this model."""
@@ -70,14 +86,15 @@ class FusedEngine:
         check_plan(plan, m, self.n_params)
         start = self._weights(model.params)
         delta = self._buffers.take(m, self.n_params)
+        running = np.repeat(self._statistics(model.buffers)[None], m, axis=0)
         steps, stats = np.zeros(m, np.int64), np.zeros((m, 3))
         epochs, lr = plan.epochs_of(m), plan.lr_of(m)
 
         def one(row: int, space: Space) -> bool:
-            steps[row] = self._train_client(
-                space, start, delta[row], int(clients[row]), row, plan, int(epochs[row]), float(lr[row]), stats[row]
-            )
-            return bool(steps[row] >= 0)
+            job = self._job(start, delta[row], running[row], int(clients[row]), row, plan, int(epochs[row]), stats[row])
+            job.rate[0] = lr[row]
+            steps[row] = self._train_client(space, job, plan)
+            return bool(steps[row] >= 0 and np.isfinite(running[row]).all())
 
         broken = np.zeros(m, np.bool_)
         delta[sizes == 0] = 0.0
@@ -85,7 +102,12 @@ class FusedEngine:
         heavy = heavy[sizes[heavy] > 0]
         broken[heavy] = ~self._spread(one, heavy)
         delta[broken] = 0.0
-        updates = Updates(clients, delta, sizes.astype(np.float64), np.where(steps < 0, ~steps, steps))
+        taken = np.where(steps < 0, ~steps, steps)
+        running[broken], counters = self._known, None
+        if model.counters.size:
+            counters = model.counters + np.where(broken, 0, taken)[:, None]
+        buffers = running if running.size else None
+        updates = Updates(clients, delta, sizes.astype(np.float64), taken, buffers, counters)
         n = np.where(stats[:, 2] > 0, stats[:, 2], np.nan)
         none = np.full(m, np.nan)
         first = LossStats(stats[:, 0] / n, stats[:, 1] / n, none, stats[:, 2].astype(np.int64))
@@ -97,7 +119,7 @@ class FusedEngine:
         sizes = owned.sizes[clients]
         end = np.cumsum(sizes)
         at = np.arange(int(sizes.sum())) + np.repeat(owned.start[clients] - (end - sizes), sizes)
-        loss, hit = self._evaluate(self._weights(model.params), owned.index[at], owned.label[at], objective)
+        loss, hit = self._evaluate(model, owned.index[at], owned.label[at], objective)
         return _by_client(loss, hit, sizes)
 
     def losses_each(self, params: Real, clients: Index, part: str, buffers: Real | None = None) -> LossStats:
@@ -110,7 +132,9 @@ class FusedEngine:
         def one(row: int, space: Space) -> bool:
             mine, out = owned.of(int(clients[row])), slice(int(end[row] - sizes[row]), int(end[row]))
             rows, label = owned.index[mine], owned.label[mine]
-            self._run_evaluate(space, weights[row], rows, label, CROSS_ENTROPY, loss[out], hit[out])
+            stats = self._known if buffers is None else np.array(buffers[row], np.float32)
+            weight, o = padded_copy(weights[row]), _vector(CROSS_ENTROPY)
+            self._runner.evaluate(space, weight, stats, self._x, rows, label, o, loss[out], hit[out])
             return bool(np.isfinite(loss[out]).all())
 
         self._spread(one, np.flatnonzero(sizes > 0))
@@ -120,7 +144,7 @@ class FusedEngine:
         self, model: Model, clients: Index, *, last_layer: bool = False, objective: Objective | None = None
     ) -> Real:
         """Full-batch gradient of each client at this model; zero for clients without samples."""
-        owned, weights = self._data.train, self._weights(model.params)
+        owned, weights, stats = self._data.train, self._weights(model.params), self._statistics(model.buffers)
         kept = self.last_layer if last_layer else slice(0, self.n_params)
         out = np.zeros((clients.size, kept.stop - kept.start), np.float32)
 
@@ -128,9 +152,8 @@ class FusedEngine:
             mine = owned.of(int(clients[row]))
             n = mine.stop - mine.start
             even = np.full(n, 1.0 / n, np.float32)
-            _, found = self._gradient(
-                space, weights, self._x, owned.index[mine], owned.label[mine], objective or CROSS_ENTROPY, even
-            )
+            rows, label, o = owned.index[mine], owned.label[mine], _vector(objective or CROSS_ENTROPY)
+            _, found = self._runner.gradient(space, weights, stats, self._x, rows, label, o, even, None)
             out[row] = found[kept]
             return bool(np.isfinite(found).all())
 
@@ -139,7 +162,8 @@ class FusedEngine:
 
     def logits(self, params: Real, x: NDArray[np.float32], buffers: Real | None = None) -> Real:
         """Logits of k models, given as (k, p), on inputs x: (k, n, classes)."""
-        weights = np.ascontiguousarray(params, np.float32)
+        weights = [padded_copy(row) for row in np.asarray(params, np.float32)]
+        running = [self._known] if buffers is None else list(np.array(buffers, np.float32))
         flat = np.ascontiguousarray(x.reshape(len(x), -1), np.float32)
         out = np.empty((len(weights), len(flat), self._classes), np.float32)
         shares = -(-len(flat) // SHARE)
@@ -147,8 +171,9 @@ class FusedEngine:
         def one(job: int, space: Space) -> bool:
             k, b = job // shares, job % shares * SHARE
             rows = np.arange(b, min(b + SHARE, len(flat)))
-            kernel.infer(self._table(kernel.infer), *space, weights[k], flat, rows, out[k, b : b + rows.size])
-            return bool(np.isfinite(out[k, b : b + rows.size]).all())
+            stats, here = running[min(k, len(running) - 1)], out[k, b : b + rows.size]
+            self._runner.infer(space, weights[k], stats, flat, rows, here)
+            return bool(np.isfinite(here).all())
 
         self._spread(one, np.arange(len(weights) * shares))
         return out
@@ -162,12 +187,14 @@ class FusedEngine:
         share = (mass / n).astype(np.float32)
         starts = range(0, n, SHARE)
         loss, found = np.zeros(len(starts)), np.zeros((len(starts), self.n_params), np.float32)
-        soft = Objective(ce=0.0, pseudo=1.0)
+        soft = _vector(Objective(ce=0.0, pseudo=1.0))
 
         def one(job: int, space: Space) -> bool:
             rows = np.arange(starts[job], min(starts[job] + SHARE, n))
             label = np.zeros(rows.size, np.int64)
-            each, found[job] = self._gradient(space, weights, flat, rows, label, soft, share[rows], goal[rows])
+            each, found[job] = self._runner.gradient(
+                space, weights, self._known, flat, rows, label, soft, share[rows], goal[rows]
+            )
             loss[job] = float((each.astype(np.float64) * share[rows]).sum())
             return bool(np.isfinite(found[job]).all())
 
@@ -186,65 +213,53 @@ class FusedEngine:
         """A copy, with room behind it for kernels that read whole vectors."""
         rule = f"the network has {self.n_params}"
         check(params.shape == (self.n_params,), f"parameters of shape {params.shape}", rule, "use a model of this task")
-        found = np.zeros(self.n_params + LANES, np.float32)[: self.n_params]
-        found[:] = params
-        return found
+        return padded_copy(params)
 
-    def _train_client(
-        self, space: Space, start: Floats, delta: Floats, k: int, row: int, plan: Plan, epochs: int, lr: float,
-        stats: Doubles,
-    ) -> int:  # fmt: skip
+    def _statistics(self, buffers: Real) -> Floats:
+        """Running statistics of a model; of the last model that had any, where it comes without."""
+        if buffers.size:
+            rule = f"the network has {self._network.n_buffers}"
+            fits = buffers.shape == (self._network.n_buffers,)
+            check(fits, f"buffers of shape {buffers.shape}", rule, "use a model of this task")
+            self._known = np.array(buffers, np.float32)
+        return self._known
+
+    def _job(
+        self, start: Floats, delta: Floats, running: Floats, k: int, row: int, plan: Plan, epochs: int, stats: Doubles
+    ) -> ClientJob:
+        """What the kernels are told about client k; its rate is still missing."""
         part = self._data.train
         rows, label = part.index[part.of(k)], part.label[part.of(k)]
         order = np.empty((epochs, rows.size), np.int64)
         for epoch in range(epochs):
             order[epoch] = batch_order(rows.size, plan, k, epoch)
+        rate = np.array([0.0, plan.momentum, plan.weight_decay, plan.prox, float(plan.optimiser == "adam")])
         frozen = np.empty((0, self._classes), np.float32)
-        if plan.objective.pseudo:
-            frozen = np.empty((rows.size, self._classes), np.float32)
-            kernel.infer(self._table(kernel.infer), *space, start, self._x, rows, frozen)
-            frozen = np.exp(log_softmax(frozen))
-        rate = np.array([lr, plan.momentum, plan.weight_decay, plan.prox, float(plan.optimiser == "adam")])
-        taken: int = kernel.train(
-            self._table(kernel.train), *space, start, delta, self._x, rows, label, order, plan.batch_size, rate,
-            _vector(plan.objective), frozen, bool(plan.objective.pseudo), _sample_weight(plan, k, rows.size),
-            _correction(plan, row), stats,
+        return ClientJob(
+            start, delta, running, self._x, rows, label, order, plan.batch_size, rate, _vector(plan.objective), frozen,
+            False, _sample_weight(plan, k, rows.size), _correction(plan, row), stats, client_key(plan, k),
         )  # fmt: skip
+
+    def _train_client(self, space: Space, job: ClientJob, plan: Plan) -> int:
+        if plan.objective.pseudo:
+            logits = np.empty((job.rows.size, self._classes), np.float32)
+            self._runner.infer(space, job.start, job.buffers, self._x, job.rows, logits)
+            job.frozen, job.given = np.exp(log_softmax(logits)), True
+        taken: int = self._runner.train(space, job)
         return taken
 
-    def _gradient(
-        self, space: Space, weights: Floats, x: Floats, rows: Index, label: Index, objective: Objective, scale: Floats,
-        frozen: Floats | None = None,
-    ) -> tuple[Floats, Floats]:  # fmt: skip
-        """Per-sample losses, and the sum of scaled gradients."""
-        found = np.empty(self.n_params + LANES, np.float32)[: self.n_params]
-        hard, loss, hit = np.empty((3, rows.size), np.float32)
-        given = np.empty((0, self._classes), np.float32) if frozen is None else frozen
-        kernel.gradient(
-            self._table(kernel.gradient), *space, weights, found, x, rows, label, _vector(objective), given,
-            frozen is not None, scale, hard, loss, hit,
-        )  # fmt: skip
-        return loss, found
-
-    def _evaluate(self, weights: Floats, rows: Index, label: Index, objective: Objective) -> tuple[Floats, Floats]:
+    def _evaluate(self, model: Model, rows: Index, label: Index, objective: Objective) -> tuple[Floats, Floats]:
         """Loss and correctness of each sample under one model."""
+        weights, stats, o = self._weights(model.params), self._statistics(model.buffers), _vector(objective)
         loss, hit = np.empty((2, rows.size), np.float32)
 
         def one(job: int, space: Space) -> bool:
             out = slice(job * SHARE, (job + 1) * SHARE)
-            self._run_evaluate(space, weights, rows[out], label[out], objective, loss[out], hit[out])
+            self._runner.evaluate(space, weights, stats, self._x, rows[out], label[out], o, loss[out], hit[out])
             return bool(np.isfinite(loss[out]).all())
 
         self._spread(one, np.arange(-(-rows.size // SHARE)))
         return loss, hit
-
-    def _run_evaluate(
-        self, space: Space, weights: Floats, rows: Index, label: Index, objective: Objective, loss: Floats, hit: Floats
-    ) -> None:
-        hard = np.empty(rows.size, np.float32)
-        kernel.evaluate(
-            self._table(kernel.evaluate), *space, weights, self._x, rows, label, _vector(objective), hard, loss, hit
-        )  # fmt: skip
 
     def _spread(self, job: Callable[[int, Space], bool], jobs: Index) -> NDArray[np.bool_]:
         """Do all jobs on the workers, in this order; whether each came out finite."""
@@ -256,7 +271,7 @@ class FusedEngine:
             for place, which in waiting:
                 fine[place] = job(which, space)
                 if not fine[place]:  # what a broken client left in the buffers must not meet the next one's zeros
-                    space = self._layout.workspace()
+                    space = self._runner.space()
             self._spaces.put(space)
 
         count = min(self.workers, jobs.size)
@@ -269,18 +284,11 @@ class FusedEngine:
             done.result()
         return fine
 
-    def _table(self, use: Any) -> NDArray[np.int64]:
-        """The tables, after what `use` needs was compiled."""
-        if use not in self._prepared:
-            kernel.prepare(self._layout.table, use)
-            self._prepared.add(use)
-        return self._layout.table
-
     def _space(self) -> Space:
         try:
             return self._spaces.get_nowait()
         except queue.Empty:
-            return self._layout.workspace()
+            return self._runner.space()
 
 
 def _vector(o: Objective) -> Doubles:

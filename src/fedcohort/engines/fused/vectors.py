@@ -230,7 +230,7 @@ def _make_panel(rows: int) -> Callable[..., None]:
 panel4, panel3, panel2, panel1 = (_make_panel(rows) for rows in (4, 3, 2, 1))
 
 
-def _make_call(pointers: dict[int, Any], count: int) -> Callable[..., Any]:
+def make_call(pointers: dict[int, Any], count: int) -> Callable[..., Any]:
     """The code that calls a compiled function by its address, arrays going in as pointers to these kinds."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -246,8 +246,8 @@ def _make_call(pointers: dict[int, Any], count: int) -> Callable[..., Any]:
     return codegen
 
 
-_CALL_PANELS = _make_call(dict.fromkeys((1, 4, 10, 18), F32), 23)
-_CALL_TAPS = _make_call({2: F32, 4: F32, 7: I64, 8: F32}, 11)
+_CALL_PANELS = make_call(dict.fromkeys((1, 4, 10, 18), F32), 23)
+_CALL_TAPS = make_call({2: F32, 4: F32, 7: I64, 8: F32}, 11)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

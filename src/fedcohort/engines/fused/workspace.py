@@ -86,7 +86,7 @@ class _Stage:
     pool: int = 1
 
 
-def refuse(at: int, layer: Layer, why: str) -> TrainingError:
+def refuse(at: int, layer: Layer | tuple[Layer, ...], why: str) -> TrainingError:
     """The error for a layer that the fused engine does not take."""
     return TrainingError(f"layer {at} ({layer})", f"the fused engine {why}", "use torch_workers or torch_reference")
 
@@ -116,8 +116,7 @@ def stages_of(network: Network) -> list[_Stage]:
         else:
             raise refuse(at, layer, "takes one max-pool of at most 11 x 11 after each convolution")
     if not found or not isinstance(found[-1].layer, Linear) or found[-1].relu:
-        end = len(network.layers) - 1
-        raise refuse(end, network.layers[end], "wants a linear layer last")
+        raise refuse(len(network.layers) - 1, network.layers[-1:], "wants a linear layer last")
     return found
 
 
