@@ -74,6 +74,7 @@ def test_two_nodes_give_the_bits_of_a_local_run_also_when_one_is_killed(monkeypa
         monkeypatch.setattr(ray_engine, "LEAST", 1.0)
         monkeypatch.setattr(ray_engine._Round, "_open", kill_behind_the_first)
         one = engine.train(start, clients, plan)
+        assert other not in cluster.worker_nodes
         engine.close()
     finally:
         cluster.shutdown()
