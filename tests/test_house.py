@@ -33,6 +33,7 @@ HOMES = {
     "matplotlib": ("report/plots/", "rounds/history"),
     "mlflow": ("report/export/",),
     "numba": ("engines/fused/",),
+    "optuna": ("experiment/tuning",),
     "pandas": ("arena/leaderboard", "data/own_tables", "rounds/history_view"),
     "pyarrow": ("data/own_tables", "report/export/"),
     "ray": ("engines/ray_", "experiment/ray_"),
@@ -43,7 +44,7 @@ HOMES = {
     "tensorboardX": ("report/export/",),
     "threadpoolctl": ("core/threads",),
     "tomli_w": ("experiment/",),
-    "torch": ("engines/torch_", "tasks/torch_task"),
+    "torch": ("engines/torch_", "engines/module_translation", "tasks/torch_task"),
     "typer": ("cli/",),
     "uvicorn": ("dashboard/",),
 }

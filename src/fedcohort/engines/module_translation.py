@@ -100,10 +100,10 @@ def _traced(module: Any, shape: tuple[int, ...]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class _Traced:
     """How a value is made from an earlier one: by no layer, one or several, which belong to these modules."""
 
-    parent: _Value | None
+    parent: _Traced | None
     layers: tuple[Layer, ...]
     modules: tuple[str, ...]
     depth: int
@@ -116,7 +116,7 @@ class _Reader:
         self._modules = dict(module.named_modules())
         self._nodes = list(graph.nodes)
         self._rank = {name: at for at, (name, _) in enumerate(module.named_parameters())}
-        self._values: dict[Any, _Value] = {}
+        self._values: dict[Any, _Traced] = {}
         self._used: set[str] = set()
         self.order: tuple[str, ...] = ()  # modules behind the network's layers, one after the other
 
@@ -126,7 +126,7 @@ class _Reader:
             if node.op == "placeholder":
                 if self._values and node.users:
                     raise _no(f"input {node.name}", "a network has one input")
-                self._values[node] = _Value(None, (), (), 0)
+                self._values[node] = _Traced(None, (), (), 0)
             elif node.op == "output":
                 given = node.args[0]
                 if given not in self._values:
@@ -155,7 +155,7 @@ class _Reader:
         if not node.args or node.args[0] not in self._values:
             raise _no(f"layer {node.name}", "its input is not a value of the chain")
         before = self._values[node.args[0]]
-        self._values[node] = _Value(before, *found, before.depth + 1)
+        self._values[node] = _Traced(before, *found, before.depth + 1)
 
     def _module_layers(self, node: Any) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
         name, m = node.target, self._modules[node.target]
@@ -166,7 +166,7 @@ class _Reader:
         layers = _layers_of(name, m, _shape(node.args[0]))
         return layers, (name,) if owns else ()
 
-    def _sum(self, node: Any) -> _Value:
+    def _sum(self, node: Any) -> _Traced:
         """The residual that ends in this addition."""
         if len(node.args) != 2 or node.kwargs or any(a not in self._values for a in node.args):
             raise _no(f"addition {node.name}", "only two values of the chain can be added")
@@ -177,24 +177,24 @@ class _Reader:
         ways = [_path(a, meet), _path(b, meet)]
         ways.sort(key=lambda way: (not way[0], self._first(way[1])))  # the body's parameters come first
         (body, mine), (shortcut, other) = ways
-        return _Value(meet, (Residual(body, shortcut),), mine + other, meet.depth + 1)
+        return _Traced(meet, (Residual(body, shortcut),), mine + other, meet.depth + 1)
 
     def _first(self, modules: tuple[str, ...]) -> int:
         names = (f"{m}.weight" for m in modules)
         return min((self._rank[n] for n in names if n in self._rank), default=len(self._rank))
 
 
-def _path(end: _Value, start: _Value | None) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
+def _path(end: _Traced, start: _Traced | None) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
     """Layers and modules that lead from `start` to `end`."""
     layers: tuple[Layer, ...] = ()
     modules: tuple[str, ...] = ()
-    at: _Value | None = end
+    at: _Traced | None = end
     while at is not None and at is not start:
         layers, modules, at = at.layers + layers, at.modules + modules, at.parent
     return layers, modules
 
 
-def _meeting(a: _Value, b: _Value) -> _Value:
+def _meeting(a: _Traced, b: _Traced) -> _Traced:
     """The last value that both are made from."""
     while a is not b:
         if a.depth >= b.depth and a.parent is not None:
