@@ -46,6 +46,8 @@ def test_pages_have_the_same_colours_steps_and_markers():
         assert re.findall(rf"--{name}-\d: (#\w+)", light) == list(values)
     assert f"o {' '.join(MARKERS[1:])}" in script
     assert "steps = [1, 2, 5, 10]" in script
+    grouping = (WEB.parents[1] / "dashboard" / "web" / "grouping.js").read_text()
+    assert f"DASHES = {[list(dash) for dash in DASHES]};" in grouping
 
 
 def test_times_are_told_in_units_that_people_use():

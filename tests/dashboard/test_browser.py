@@ -43,18 +43,21 @@ def wait(browser, script, seconds=60):
     raise AssertionError(f"{script} stayed {found!r}: {browser.get_log('browser')}")
 
 
-def visit(browser, server, runs=1):
+def visit(browser, server, runs=1, clear=True):
     """Come in as a person does, and wait until so many runs are listed. Whatever an earlier page said is forgotten."""
     browser.get("about:blank")
     browser.get_log("browser")
     browser.get(f"http://127.0.0.1:{server.port}/?token={TOKEN}")
     wait(browser, "document.getElementById('status').textContent.startsWith('live')")
     wait(browser, f"document.querySelectorAll('#runs tbody tr').length >= {runs}")
+    if clear:
+        click(browser, "#select-none")
+        wait(browser, "!document.querySelector('#hint').hidden")
 
 
 def rows(browser):
     return browser.execute_script(
-        "return [...document.querySelectorAll('#runs tbody tr')].map(r => r.querySelector('label').innerText.trim())"
+        "return [...document.querySelectorAll('#runs tbody tr .title')].map(e => e.title.split('\\n')[1])"
     )
 
 
@@ -105,7 +108,7 @@ def test_curves_grow_while_a_run_goes_on(browser, tmp_path):
         assert inked(browser, "#by-time") > 50
         for index in range(4, 12):
             one_round(journal, index, accuracy=0.5 if index % 2 else 0.1)
-        wait(browser, "document.querySelector('#runs tbody tr .number:nth-child(7)').innerText.includes('12 / 40')")
+        wait(browser, "document.querySelector('#runs tbody tr .c-done').innerText.includes('12 / 40')")
         wait(browser, "document.querySelector('#compared tbody td.number').textContent === '12'")
         assert inked(browser, "#by-round") > 1.5 * before
         label = browser.execute_script("return document.querySelector('#map .fc-over').getAttribute('aria-label')")
@@ -128,8 +131,10 @@ def test_filters_and_clients(browser, tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "journal.db").write_bytes(b"x" * 500)
     with Served(tmp_path) as server:
-        visit(browser, server, runs=7)
-        assert len(rows(browser)) == 7
+        visit(browser, server, runs=3)
+        assert len(rows(browser)) == 3  # two groups of three seeds, and the broken one
+        click(browser, "#by-group")
+        wait(browser, "document.querySelectorAll('#runs tbody tr').length === 7")
         type_in(browser, "#by-selector", "flash")
         wait(browser, "document.querySelectorAll('#runs tbody tr').length === 3")
         type_in(browser, "#find", "seed 1")
@@ -141,7 +146,7 @@ def test_filters_and_clients(browser, tmp_path):
         type_in(browser, "#find", "")
         type_in(browser, "#by-state", "damaged")
         wait(browser, "document.querySelectorAll('#runs tbody tr').length === 1")
-        assert "does not check out" in rows(browser)[0]
+        assert "does not check out" in browser.execute_script("return document.querySelector('#runs .note').innerText")
         type_in(browser, "#by-state", "finished")
         type_in(browser, "#by-world", "my-world")
         wait(browser, "document.querySelectorAll('#runs tbody tr').length === 3")
@@ -185,7 +190,7 @@ def test_keyboard_and_phone(browser, tmp_path):
         try:
             visit(browser, server)
             keys = selenium.Keys
-            browser.execute_script("document.querySelector('#heads th:last-child button').focus()")
+            browser.execute_script("document.querySelector('#heads .c-state button').focus()")
             browser.switch_to.active_element.send_keys(keys.ENTER, keys.TAB)
             assert browser.switch_to.active_element.get_attribute("type") == "checkbox"
             browser.switch_to.active_element.send_keys(keys.SPACE)
@@ -195,3 +200,46 @@ def test_keyboard_and_phone(browser, tmp_path):
             quiet(browser)
         finally:
             browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+LONG = {
+    "selector": "oort(explore=0.8, explore_decay=0.97, explore_min=0.1, penalty=1.5, pacer_step=10, pacer_delta=5.0)",
+    "world": "mixed-v1(clients=2000, alpha=0.3, dropout=0.2, latency='lognormal', noise='beta')",
+    "task": "cifar-cnn(lr=0.05, epochs=3, batch_size=16, objective='flash-robust(alpha=1.0, beta=8.0)', unused=0.8)",
+    "method": "fedprox(mu=0.01)",
+}
+CUT = """return [...document.querySelectorAll('#runs th, #runs td, #compared td:first-child, #filters > *')]
+    .filter(e => e.getClientRects().length && e.scrollWidth > e.clientWidth + 1).map(e => e.className + e.innerText)"""
+
+
+def test_thirty_runs_with_long_configurations_can_be_read(browser, tmp_path):
+    """Nothing is off-screen or runs over its neighbour, seeds are one line with a band, and a first view is there."""
+    for seed in range(5):
+        for at, selector in enumerate(("uniform", LONG["selector"], "fedacs", "flash", "tifl", "ucb1")):
+            write(tmp_path / f"{selector[:40]}-{seed}", rounds=2 + at, **LONG | {"selector": selector, "seed": seed})
+    with Served(tmp_path) as server:
+        visit(browser, server, runs=6, clear=False)
+        wait(browser, "document.querySelectorAll('#compared tbody tr').length === 4")  # before anything is selected
+        assert "30 of 30 runs, 20 selected" in browser.execute_script("return document.body.innerText")
+        for width in (1400, 700):
+            size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+            assert browser.execute_script(CUT) == []
+            for part in ("accuracy", "clock", "state"):
+                box = browser.execute_script(
+                    f"return document.querySelector('#runs .c-{part}').getBoundingClientRect()"
+                )
+                assert box["right"] <= width
+                assert box["width"] > 40
+            assert "5 seeds: 0-4" in browser.execute_script("return document.querySelector('#runs tbody tr').innerText")
+            assert time.strftime("%Y-") in browser.execute_script("return document.querySelector('#runs').innerText")
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        assert "bands the 95 % bootstrap interval" in wait(browser, "document.getElementById('curves-note').innerText")
+        assert "seeds)" in browser.execute_script("return document.querySelector('#by-round .fc-legend').innerText")
+        click(browser, "#runs .unfold")
+        wait(browser, "document.querySelectorAll('#runs tbody tr.child').length === 5")
+        for name in ("uniform", "ucb1"):  # the fewest rounds, and then the most
+            click(browser, "#heads .c-done button")
+            wait(browser, f"document.querySelector('#runs tbody tr .title').innerText === '{name}'")
+        quiet(browser)

@@ -204,7 +204,16 @@ def test_traversal(served, dots):
 
 
 def test_only_the_own_files(served):
-    for name in ("style.css", "charts.js", "maps.js", "dashboard.css", "dashboard.js", "panels.js"):
+    for name in (
+        "style.css",
+        "charts.js",
+        "maps.js",
+        "dashboard.css",
+        "dashboard.js",
+        "grouping.js",
+        "panels.js",
+        "runlist.js",
+    ):
         head, body = served.ask(f"/web/{name}")
         assert head.startswith("HTTP/1.1 200")
         assert len(body) > 500

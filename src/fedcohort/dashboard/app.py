@@ -32,7 +32,9 @@ _FILES = {
     "maps.js": ("fedcohort.report", "text/javascript"),
     "style.css": ("fedcohort.report", "text/css"),
     "dashboard.js": ("fedcohort.dashboard", "text/javascript"),
+    "grouping.js": ("fedcohort.dashboard", "text/javascript"),
     "panels.js": ("fedcohort.dashboard", "text/javascript"),
+    "runlist.js": ("fedcohort.dashboard", "text/javascript"),
     "dashboard.css": ("fedcohort.dashboard", "text/css"),
 }
 

@@ -7,6 +7,7 @@ followed. A folder that cannot be read is listed with the reason, and the others
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ from fedcohort.dashboard.track import Plain, Track, real, said, text
 from fedcohort.dashboard.untrusted_journal import UntrustedJournal, plain_file
 from fedcohort.errors import StoreError, VersionMismatch
 from fedcohort.experiment.store import Store, is_aside
+from fedcohort.looks import look
 from fedcohort.storage.disk import wal_of
 from fedcohort.storage.run_folder import SNAPSHOTS, RunFolder
 
@@ -215,6 +217,9 @@ def _read(entry: BoardEntry, finished: bool) -> Plain:
         "readable": True,
         "state": state,
         **{kind: text(config.get(kind)) for kind in TEXTS},
+        "group": _group(config),
+        "look": look(text(config.get("selector"))).data(),
+        "date": max(found[2] for found in entry.seen[:2]) / 1e9,  # when something was written last
         "seed": _whole(config.get("seed")),
         "cohort_size": _whole(config.get("cohort_size")),
         "rounds": _whole(config.get("rounds")),
@@ -222,6 +227,12 @@ def _read(entry: BoardEntry, finished: bool) -> Plain:
         "accuracy": next((a for row in rows if (a := real(row.get("accuracy"))) is not None), None),
         "clock": next((c for row in rows if (c := real(row.get("clock"))) is not None), None),
     }
+
+
+def _group(config: Plain) -> str:
+    """The same for runs that differ in nothing but the seed."""
+    told = {k: v for k, v in config.items() if k not in ("seed", "workers")}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 
 def _whole(value: Any) -> int | None:

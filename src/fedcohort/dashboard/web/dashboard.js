@@ -2,8 +2,10 @@
 "use strict";
 
 (() => {
-  const { el, put } = Panels;
-  const MOST = 24; // runs selected at once
+  const { el } = Panels;
+  const { put } = RunList;
+  const MOST = 30; // runs selected at once
+  const FIRST = 20; // runs that are shown before anybody selects some
   const state = { runs: new Map(), version: 0, selected: new Map(), number: "accuracy", target: "", focus: "", map: null, slot: null };
   let stream = null;
   let said = "";
@@ -18,10 +20,11 @@
   function draw() {
     const now = new Set(due);
     due.clear();
-    if (now.has("list")) Panels.drawList(state, toggle);
+    if (now.has("list")) RunList.draw(state, toggle, () => redraw("list"));
     const any = state.selected.size > 0;
     el("compare").hidden = el("inside").hidden = !any;
     el("hint").hidden = any;
+    put(el("hint"), state.runs.size ? "Select runs in the list to see their curves; several are compared." : "There are no runs here yet. `fedcohort run --selector oort` makes one; it appears by itself.");
     if (!any) return;
     if (now.has("curves")) Panels.drawCurves(state);
     if (now.has("compared")) Panels.drawCompared(state, state.focus);
@@ -64,7 +67,7 @@
   function numbers() {
     const names = new Set(["accuracy", "loss"]);
     for (const s of state.selected.values()) for (const name of s.names || []) names.add(name);
-    Panels.options(el("number"), [...names].map((name) => [name, name]));
+    RunList.options(el("number"), [...names].map((name) => [name, name]));
     el("number").value = state.number;
   }
 
@@ -109,15 +112,27 @@
   }
 
   // --- choosing -------------------------------------------------------------------------------------------------------
-  async function toggle(id, on) {
-    if (on && state.selected.size >= MOST) {
-      say(`At most ${MOST} runs can be selected at once.`);
-      redraw("list");
-      return;
-    }
-    if (on) state.selected.set(id, { born: 0, next: 0, round: [], clock: [], value: [], error: "" });
-    else state.selected.delete(id);
-    await changed(on ? [id] : []);
+  /* Select runs, as many as there is room for; those that were added. */
+  function take(ids) {
+    const fresh = ids.filter((id) => !state.selected.has(id));
+    const added = fresh.slice(0, MOST - state.selected.size);
+    for (const id of added) state.selected.set(id, { born: 0, next: 0, round: [], clock: [], value: [], error: "" });
+    if (added.length < fresh.length) setTimeout(() => say(`At most ${MOST} runs can be selected at once.`), 300);
+    return added;
+  }
+
+  async function toggle(ids, on) {
+    if (!on) for (const id of ids) state.selected.delete(id);
+    await changed(on ? take(ids) : []);
+  }
+
+  /* What is shown before anybody selects something: the newest run and what can be compared with it. */
+  function first() {
+    const readable = [...state.runs.values()].filter((run) => run.readable && run.done).sort((a, b) => b.date - a.date);
+    const alike = readable.filter((run) => ["world", "task", "method"].every((key) => run[key] === readable[0][key]));
+    const out = [];
+    for (const runs of Grouping.of(alike).values()) if (out.length + runs.length <= FIRST || !out.length) out.push(...runs.slice(0, FIRST));
+    return out.map((run) => run.id);
   }
 
   async function changed(added) {
@@ -226,18 +241,16 @@
 
   // --- the beginning --------------------------------------------------------------------------------------------------
   function wire() {
-    Panels.heads(() => redraw("list"));
+    RunList.heads(() => redraw("list"));
+    el("by-group").addEventListener("change", () => redraw("list", "curves", "compared"));
     for (const id of ["find", "by-selector", "by-method", "by-world", "by-task", "by-state"]) el(id).addEventListener("input", () => redraw("list"));
     for (const id of ["filters", "ask-client"]) el(id).addEventListener("submit", (event) => event.preventDefault());
     el("more").addEventListener("click", () => {
-      Panels.all();
+      RunList.all();
       redraw("list");
     });
     el("select-shown").addEventListener("click", () => {
-      const added = Panels.shown(state).filter((run) => run.readable && !state.selected.has(run.id)).map((run) => run.id);
-      const taken = added.slice(0, MOST - state.selected.size);
-      for (const id of taken) state.selected.set(id, { born: 0, next: 0, round: [], clock: [], value: [], error: "" });
-      changed(taken).then(() => taken.length < added.length && say(`At most ${MOST} runs can be selected at once.`));
+      changed(take(RunList.groups(state).flatMap(([, runs]) => runs.filter((run) => run.readable).map((run) => run.id))));
     });
     el("select-none").addEventListener("click", () => {
       state.selected.clear();
@@ -273,9 +286,8 @@
     const found = await guarded(() => get("/api/runs"));
     if (!found) return;
     hearList({ version: found.version, changed: found.runs, gone: [] });
-    const wanted = location.hash.slice(1).split(",").filter((id) => state.runs.has(id) && state.runs.get(id).readable).slice(0, MOST);
-    for (const id of wanted) state.selected.set(id, { born: 0, next: 0, round: [], clock: [], value: [], error: "" });
-    await changed(wanted);
+    const named = location.hash.slice(1).split(",").filter((id) => state.runs.has(id) && state.runs.get(id).readable);
+    await changed(take(named.length ? named.slice(0, MOST) : first()));
   }
 
   begin();
