@@ -72,12 +72,6 @@ def _word(gain: np.ndarray) -> str:
     return "" if low > 0 or high < 0 else " (inside the noise)"
 
 
-CAUTION = """
-
-Read the table with care: intervals from five seeds are narrow by construction, there are three dozen comparisons, and a
-world in which a high loss often means wrong labels is hard on everything that seeks high losses (Oort, AFL, power-of-choice,
-PyramidFL). Selectors that consider time reach 80 % sooner; few gain accuracy. That is the finding, not a failure to tune.
-"""
 HEAD = (
     "| selector | accuracy | paired difference from uniform | virtual s to 80 % | fairness | MB |\n"
     "|---|---|---|---|---|---|"
@@ -101,20 +95,13 @@ def main() -> None:
 
 
 def write(runs: dict[str, list[dict]], seeds: int, rounds: int) -> None:
-    """The data, one table of all, and each page's own rows."""
+    """The data, and each page's own rows."""
     known = {"date": str(date.today()), "machine": platform.machine(), "seeds": seeds, "rounds": rounds}
     FILE.write_text(json.dumps({**known, "world": "mixed-v1", "task": "digits-mlp", "runs": runs}, indent=1) + "\n")
     command = f"`python benchmarks/digits_table.py --seeds {seeds} --rounds {rounds} --write`, {date.today()}"
     note = (
         f"{command}: digits-mlp in mixed-v1 (skew, noise, slow clients, drop-out), 10 of 50 clients a round, "
         "FedAvg unless named, mean and 95 % bootstrap interval over paired seeds; probes cost virtual time.\n\n"
-    )
-    table = "\n".join([HEAD, *(row(t, r, runs["uniform"]) for t, r in runs.items())])
-    page = (
-        "# Selectors\n\nOne page per selector; `fedcohort list selectors` prints signals, privacy level and cost.\n\n"
-    )
-    (ROOT / "docs" / "selectors" / "README.md").write_text(
-        page + "## All of them on digits\n\n" + note + table + CAUTION
     )
     for path in (ROOT / "docs" / "selectors").glob("*.md"):
         own = [t for t in runs if t.partition("(")[0].partition(" ")[0] == path.stem]

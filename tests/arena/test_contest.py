@@ -108,10 +108,10 @@ def test_nothing_after_the_horizon_counts():
         ("ort", UnknownName, "oort"),
         ("oort(explor=1)", UnknownName, "explore"),
         ("oort(explore=2)", BadParameter, "between 0 and 1"),
-        ("nowhere:Mine", BadParameter, "there is no module nowhere"),
+        ("nowhere:Mine", FedcohortError, "there is no module nowhere"),
         ("mymodule:Mein", UnknownName, "Mine"),
-        ("mymodule:Mine(size=1)", BadParameter, "cannot be made"),
-        ("mymodule:Other", BadParameter, "it lacks needs, select"),
+        ("mymodule:Mine(size=1)", UnknownName, "no parameter of mymodule:Mine"),
+        ("mymodule:Other", FedcohortError, "it lacks load_state_dict, needs, observe, select"),
         (dict, BadParameter, "this is not a selector"),
     ],
 )

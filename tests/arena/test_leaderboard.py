@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -11,10 +12,10 @@ from test_standings import PROBLEMS, rows
 
 from fedcohort.arena.advice import advise
 from fedcohort.arena.archive import Archive
-from fedcohort.arena.guide import guide_text
+from fedcohort.arena.guide import MARKS, PAGES, guide_text, put_table
 from fedcohort.arena.leaderboard import make_board
 from fedcohort.arena.problem_set import tier_problems
-from fedcohort.errors import BadParameter, MissingExtra, UnknownName
+from fedcohort.errors import BadParameter, FedcohortError, MissingExtra, UnknownName
 
 EVIL = "<script>alert(1)</script>"
 
@@ -128,6 +129,33 @@ def test_advice_finds_the_nearest_problem():
 def test_advice_far_from_everything():
     said = advise("liars-v1(nan=0.6)", board()).text()
     assert "no problem is near this world" in said
+
+
+def test_tables_go_between_the_marks_of_a_page(tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
+    put_table(page, board(), "docs/selectors/", most=1)
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "[`uniform`](docs/selectors/uniform.md)" in text
+    assert "`oracle`" in text
+    assert "`good`" not in text  # second place
+    put_table(page, board(), "docs/selectors/", most=1)
+    assert page.read_text() == text
+    page.write_text("no marks")
+    with pytest.raises(FedcohortError, match="it lacks"):
+        put_table(page, board(), "")
+
+
+@pytest.mark.parametrize(("page", "link", "most"), PAGES)
+def test_the_pages_show_the_shipped_archive(page, link, most, tmp_path):
+    """They are what `fedcohort arena guide` would write now."""
+    text = (Path(__file__).parents[2] / page).read_text()
+    (copy := tmp_path / "page.md").write_text(text)
+    put_table(copy, make_board(Archive().current(), tier_problems("full")), link, most)
+    assert copy.read_text() == text
 
 
 def test_the_guide_says_how_complete_the_archive_is(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import time
@@ -16,12 +15,13 @@ from fedcohort.arena import run_scores as scoring
 from fedcohort.arena.oracle import ORACLE, REVISION, Oracle
 from fedcohort.arena.problem_set import Problem, problem, run_digest
 from fedcohort.arena.run_scores import RunScores
-from fedcohort.errors import BadParameter, UnknownName
+from fedcohort.errors import BadParameter
 from fedcohort.experiment import texts
 from fedcohort.experiment.runs import build_world_for, versions
 from fedcohort.experiment.sweep_worker import one_line
 from fedcohort.protocols import Selector
-from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec, parse
+from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
+from fedcohort.registry.own_objects import names_module
 from fedcohort.signals import privacy
 from fedcohort.sim.simulation import Simulation
 from fedcohort.types import Model
@@ -73,27 +73,14 @@ def entry(given: str | type[Any] | Selector, name: str = "") -> Entry:
 def _from_text(text: str) -> Entry:
     if text == ORACLE:
         return Entry(ORACLE, Oracle, [ORACLE, REVISION])
-    if ":" not in text.partition("(")[0]:
+    if not names_module(text):
         canonical = texts.canonical("selector", text)
         make_selector(canonical)  # every mistake in it shows here
         return Entry(canonical, lambda world: make_selector(canonical))
-    module, _, rest = text.partition(":")
-    name, arguments = parse(rest)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0]:
-            raise
-        raise BadParameter(f"{text!r}", f"there is no module {module}", "run in its folder, or install it") from None
-    except AttributeError:
-        raise UnknownName.among(f"class of {module}", name, vars(sys.modules[module])) from None
-    try:
-        _check_selector(text, found(**arguments))
-    except TypeError as error:
-        raise BadParameter(f"{text!r}", f"it cannot be made ({error})", "check the arguments in brackets") from None
-    return Entry(text, lambda world: found(**arguments), ["own", text])
+    make_selector(text)
+    return Entry(text, lambda world: make_selector(text), ["own", text])
 
 
 def _check_selector(label: str, made: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedcohort.arena.archive import Archive
@@ -11,6 +12,7 @@ from fedcohort.arena.fill import archive_entries
 from fedcohort.arena.leaderboard import make_board
 from fedcohort.arena.problem_set import ARCHIVE_SEEDS, TUNING_SEEDS, tier_problems
 from fedcohort.arena.standings import REFERENCE
+from fedcohort.errors import check
 from fedcohort.registry.lookup import entries as catalogue
 from fedcohort.signals import SIGNALS
 
@@ -24,6 +26,8 @@ KINDS = {  # heterogeneity -> how a person would say it
     "dropout": "Clients start and do not come back",
     "mixed": "Everything at once",
 }
+PAGES = (("README.md", "docs/selectors/", 6), ("docs/selectors/README.md", "", None))  # path, folder of pages, places
+MARKS = ("<!-- arena-table -->", "<!-- /arena-table -->")
 _TOP = 5
 
 
@@ -79,18 +83,44 @@ def _overall(board: BoardData) -> list[str]:
     lines = [said]
     if worse:
         lines.append(f"Worse than uniform beyond doubt: {', '.join(_code(s) for s in worse)}.")
-    lines += [
-        "",
+    return [*lines, "", *arena_table(board.standings), "", board.summary(), "", _rules()]
+
+
+def arena_table(standings: Sequence[Standing], link: str | None = None) -> list[str]:
+    """The board as a Markdown table; with `link`, selectors link to their pages in that folder."""
+    lines = [
         "| | selector | average rank (95 %) | minus uniform (95 %) | won:lost | reads | traffic | verdict |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for s in board.standings:
+    for s in standings:
+        page = s.entry.partition("(")[0]
+        name = (
+            f"[{_code(s)}]({link}{page}.md)"
+            if link is not None and page in catalogue("selector") and page == s.entry
+            else _code(s)
+        )
         lines.append(
-            f"| {s.place} | {_code(s)} | {s.rank:.1f} ({s.rank_low:.1f} to {s.rank_high:.1f}) | {_difference(s)} | "
+            f"| {s.place} | {name} | {s.rank:.1f} ({s.rank_low:.1f} to {s.rank_high:.1f}) | {_difference(s)} | "
             f"{s.won}:{s.lost} | {_reads(s)} | {s.traffic:.2f} x | {s.verdict} |"
         )
-    lines += ["", board.summary(), "", _rules()]
     return lines
+
+
+def put_table(path: Path, board: BoardData, link: str, most: int | None = None) -> None:
+    """Write the board, or its first places and uniform, between the two marks of a page."""
+    text = path.read_text(encoding="utf-8")
+    check(
+        text.count(MARKS[0]) == text.count(MARKS[1]) == 1, f"page {path}", f"it lacks {MARKS[0]}", "put both marks in"
+    )
+    before, rest = text.split(MARKS[0])
+    shown = [s for s in board.standings if most is None or s.place <= most or s.entry == REFERENCE]
+    r = board.results
+    note = (
+        f"`fedcohort arena board`: average rank of the area under accuracy over time, {len(r.entries)} selectors with "
+        f"their default parameters, {len(r.problems)} problems, {len(r.seeds)} seeds that nothing was tuned on."
+    )
+    table = "\n".join([note, "", *arena_table(shown, link)])
+    path.write_text(f"{before}{MARKS[0]}\n{table}\n{MARKS[1]}{rest.split(MARKS[1])[1]}", encoding="utf-8")
 
 
 def _section(board: BoardData, kind: str) -> list[str]:

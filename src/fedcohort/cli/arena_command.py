@@ -157,15 +157,20 @@ def guide_command(
     ),
     archive: ArchiveFile = None,
 ) -> None:
-    """Write the page "which selector when" from the archive."""
+    """Write the page "which selector when", and the tables of README.md and selectors/README.md, from the archive."""
     from fedcohort.arena.archive import Archive
-    from fedcohort.arena.guide import write_guide
+    from fedcohort.arena.guide import PAGES, put_table, write_guide
     from fedcohort.errors import check
 
     pictures = out.parent / "pictures"
     check(pictures.is_dir(), f"file {str(out)!r}", f"there is no folder {pictures} for its picture", "create it first")
-    write_guide(out, pictures / f"{out.stem}.svg", Archive(archive))
-    typer.echo(f"wrote {out}")
+    board = write_guide(out, pictures / f"{out.stem}.svg", Archive(archive))
+    written = [out]
+    for page, link, most in PAGES if out.parent.name == "docs" else ():
+        if (path := out.parent.parent / page).is_file():
+            put_table(path, board, link, most)
+            written.append(path)
+    typer.echo(f"wrote {', '.join(map(str, written))}")
 
 
 def _told(row: Row, done: int, total: int) -> None:
