@@ -38,14 +38,13 @@ bench: $(VENV)/.test-ready
 torture: $(VENV)/.test-ready
 	$(BIN)/python tests/stress/torture $(TORTURE_FLAGS)
 
-# The oldest and the newest Flower that pyproject.toml allows, each in an environment of its own.
+# The oldest and the newest Flower that pyproject.toml allows: the package alone, in front of the one in .venv.
 FLOWERS := 1.41.0 1.42.0
 compat: $(FLOWERS:%=compat-%)
 
-compat-%: | $(VENV)/bin/python
-	test -d $(VENV)/flwr-$* || $(PYTHON) -m venv $(VENV)/flwr-$*
-	$(VENV)/flwr-$*/bin/python -m pip install --quiet --no-compile "flwr==$*" pytest cryptography hypothesis -e .
-	$(VENV)/flwr-$*/bin/python -m pytest -q -m "not deployment" tests/flower $(TEST_FLAGS)
+compat-%: $(VENV)/.test-ready
+	test -d $(VENV)/flwr-$* || $(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/flwr-$* "flwr==$*"
+	PYTHONPATH=$(CURDIR)/$(VENV)/flwr-$* FEDCOHORT_FLWR=$* $(BIN)/python -m pytest -q -m "not deployment" tests/flower $(TEST_FLAGS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import socket
 import sys
 import urllib.error
@@ -12,6 +13,7 @@ import urllib.request
 from importlib.metadata import version
 from pathlib import Path
 
+import flwr
 import pytest
 from flwr.serverapp.strategy import FedAvg
 from tests.flower.grid import FakeClient, FakeGrid, start, timing
@@ -235,6 +237,9 @@ OLDEST, NEWEST = "1.41.0", "1.42.0"  # what `make compat` runs these tests with;
 def test_the_installed_flower_is_one_that_is_tested_with():
     parts = [tuple(map(int, v.split(".")[:2])) for v in (OLDEST, version("flwr"), NEWEST)]
     assert parts[0] <= parts[1] <= parts[2], f"flwr {version('flwr')}: run `make compat` with it and raise NEWEST"
+    wanted = os.environ.get("FEDCOHORT_FLWR")  # set by `make compat`: it must be that one, not the one in .venv
+    assert wanted in (None, version("flwr"))
+    assert wanted is None or f"flwr-{wanted}" in str(flwr.__file__)
 
 
 def test_the_makefile_and_pyproject_name_the_same_versions():

@@ -15,6 +15,7 @@ from fedcohort.errors import check
 from fedcohort.flower.dev.deployment import CONNECTION, FOLDER, Deployment, program, up
 from fedcohort.flower.dev.project import write_project
 from fedcohort.flower.server.run_status import read_status
+from fedcohort.storage.backup import back_up
 
 app = typer.Typer(
     help="Create a Flower project, start a local deployment to try it on, and look after a run.", no_args_is_help=True
@@ -87,6 +88,18 @@ def status_command(
     console.print(f"never     {_some(found.never)}")
     console.print(f"error     {found.last_error or '-'}")
     raise typer.Exit(code)
+
+
+@app.command("backup")
+def backup_command(
+    folder: Annotated[Path, typer.Argument(help="The state_dir of a run.")],
+    target: Annotated[Path, typer.Argument(help="A folder that is new or empty.")],
+) -> None:
+    """Copy a state_dir, also while its server runs, and check the copy. A server started on the copy resumes there."""
+    count = back_up(folder, target)
+    Console(highlight=False, soft_wrap=True, markup=False).print(
+        f"{count:,} records and all checkpoints are in {target}"
+    )
 
 
 def _some(names: list[str], most: int = 12) -> str:

@@ -164,6 +164,12 @@ class JournalReader:
             return head == GENESIS
         return any(r.seq == length - 1 and r.hash == head for r in self.records())
 
+    def copy_to(self, path: Path) -> None:
+        """Write a copy of the journal as it is now, also while its owner writes."""
+        with self._reading() as db, contextlib.closing(self._disk.connect(path)) as copy:
+            db.backup(copy)
+        self._disk.sync(path)
+
     def check(self) -> None:
         """Walk the whole chain; raises at the first record that does not fit."""
         for _ in self.records():

@@ -61,7 +61,7 @@ class StateDir:
     def create(self, header: Mapping[str, Any]) -> None:
         """Start a new journal."""
         if self.folder is not None:
-            self.folder.path.mkdir(parents=True, exist_ok=True)
+            self.folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # nobody else on this machine reads it
             self.journal = Journal.create(self.folder.journal, {**header, "version": __version__})
 
     def recovery(self) -> Recovery:
