@@ -14,9 +14,11 @@ from fedcohort.errors import (
     StateMismatch,
     UndeclaredSignal,
 )
+from fedcohort.rounds.replay import Known, replay
 from fedcohort.rounds.session import Session
 from fedcohort.selectors.oort import Oort
 from fedcohort.selectors.uniform import Uniform
+from fedcohort.storage.journal import Journal
 from fedcohort.types import Cohort, Outcome, Probed, RoundResult, Signals
 
 
@@ -242,3 +244,19 @@ def test_questions_that_make_no_sense_are_refused_in_one_sentence():
         with pytest.raises(BadParameter, match=r"'samples' of shape .* one row per slot"):
             session().ask(np.arange(5), profiles={"samples": rows})
     assert session().ask(np.arange(5), profiles={"samples": np.ones(5)}).clients.size == 3
+
+
+@pytest.mark.parametrize("population", [50, 5000])
+def test_availability_of_many_clients_is_short_in_the_journal_and_replayed(population, tmp_path):
+    rng = np.random.default_rng(0)
+    journal = Journal.create(tmp_path / "journal.db", {})
+    session = Session(Uniform(), cohort_size=3, seed=4, journal=journal)
+    for index in range(3):
+        here = np.flatnonzero(rng.random(population) < (0.9 if index else 0.001))
+        session.tell(result(index, session.ask(here, population=population).clients))
+    journal.close()
+    reader = Journal.read(tmp_path / "journal.db")
+    assert max(len(r.body) for r in reader.records("ask")) < 1300
+    again = replay(Session(Uniform(), cohort_size=3, seed=4), reader.records(), Known())
+    asked = [r.unpack()[0]["clients"].tolist() for r in reader.records("ask")]
+    assert [cohort.tolist() for cohort in again] == asked

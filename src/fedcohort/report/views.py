@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort.core.columns import unpack_slots
 from fedcohort.errors import FedcohortError, check
 from fedcohort.report.traits import order, same_words, tells_apart, traits_of
 from fedcohort.storage.journal_reader import Record
@@ -131,7 +132,7 @@ def client(folder: Path, slot: int, limit: int = VISITS) -> dict[str, Any]:
         arrays, meta = record.unpack()
         if record.kind == "ask":
             population = max(population, int(meta["population"]))
-            there += bool(arrays["everybody"]) or bool(np.isin(slot, arrays["available"]))
+            there += bool(arrays["everybody"]) or slot in unpack_slots(arrays["available"], population)
         at = np.flatnonzero(arrays["clients"] == slot)
         if at.size:
             left = record.round if record.kind == "ask" else left  # in asynchronous runs it may be told later

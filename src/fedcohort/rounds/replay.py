@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcohort.core.columns import part
+from fedcohort.core.columns import pack_slots, part, unpack_slots
 from fedcohort.errors import JournalDamaged
 from fedcohort.rounds.session import Session
 from fedcohort.storage.journal_reader import Record, damaged
@@ -29,7 +29,7 @@ def ask_again(
     `arrays` and `meta` are those of an ask record; `answers` are probe columns that the record has only digests of.
     """
     total = int(meta["population"])
-    available = np.arange(total) if bool(arrays["everybody"]) else arrays["available"]
+    available = np.arange(total) if bool(arrays["everybody"]) else unpack_slots(arrays["available"], total)
     columns = {**part(arrays, PROBE), **(answers or {})}
 
     def probe(clients: Index, names: frozenset[str]) -> Probed:
@@ -79,7 +79,7 @@ def ask_columns(asked: Round) -> tuple[Arrays, dict[str, Any]]:
     """What was known when a round was asked for, as :func:`ask_again` takes it (whole vectors included)."""
     everybody = asked.available.size == asked.population
     arrays: Arrays = {"everybody": np.array(everybody)}
-    arrays["available"] = np.empty(0, np.int64) if everybody else asked.available
+    arrays["available"] = np.empty(0, np.int64) if everybody else pack_slots(asked.available, asked.population)
     if asked.probed is not None:
         arrays["probed"] = asked.probed.clients
         arrays.update({PROBE + k: np.asarray(v) for k, v in asked.probed.signals.columns().items()})

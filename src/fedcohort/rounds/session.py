@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort import signals as catalogue
+from fedcohort.core.columns import pack_slots
 from fedcohort.core.constraints import Count, CountOrZero
 from fedcohort.core.pack import pack
 from fedcohort.core.rng import generator
@@ -336,7 +337,7 @@ def _ordered(result: RoundResult, needs: frozenset[str], probed: Probed | None) 
 def _ask_arrays(rnd: Round, cohort: Cohort) -> Arrays:
     arrays: Arrays = {"clients": cohort.clients}
     everybody = rnd.available.size == rnd.population
-    arrays["available"] = np.empty(0, np.int64) if everybody else rnd.available
+    arrays["available"] = np.empty(0, np.int64) if everybody else pack_slots(rnd.available, rnd.population)
     arrays["everybody"] = np.array(everybody)
     arrays.update({f"directive.{k}": np.asarray(v) for k, v in cohort.directives.items()})
     arrays.update({f"why.{k}": np.asarray(v) for k, v in cohort.why.items()})

@@ -139,7 +139,7 @@ def _group(at: int, seed: int, notes: Notes, folder: Path) -> None:
 @contextlib.contextmanager
 def _deployment(folder: Path, secure: bool, cohort: int) -> Iterator[Drill]:
     options = argparse.Namespace(
-        tls=secure, clients=CLIENTS, rounds=10_000, deadline=0.0, patience=600.0, calm=True, cohort=cohort
+        tls=secure, clients=CLIENTS, rounds=10_000, deadline=45.0, patience=600.0, calm=True, cohort=cohort
     )
     drill = Drill(folder, "oort", options)
     RUNNING.append(drill)
