@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 
@@ -21,11 +22,24 @@ SLOW = {
 }
 DEEP = b'{"name": "mine", "clients": ' + b"[" * 3000
 
+
+def _bad_name():
+    """An .npz file whose first name is said to be UTF-8 and is not."""
+    file = io.BytesIO()
+    np.savez(file, x=np.zeros(2))
+    data = bytearray(file.getvalue())
+    at = data.index(b"PK\x01\x02")
+    data[at + 8 : at + 10], data[at + 46] = (0x800).to_bytes(2, "little"), 0xB0
+    return bytes(data)
+
+
 FOUND = {  # what once ended in a foreign error
     "parquet": [b"PAR1" + b"\x15\x04" * 40 + b"\x10\x00\x00\x00PAR1"],
     "world file": [DEEP],
+    "run file (TOML)": [b"rounds = " + b"9" * 5000],
+    "npz": [_bad_name()],
     "pack": [pack({"x": np.zeros(2)}).replace(b'"<f8"', b'",i2"')],
-    "csv": [b"age,label,client\n1,a,inf\n2,b,inf\n"],
+    "csv": [b"age,label,client\n1,a,inf\n2,b,inf\n", b"age,label\n1e999,a\n2,b\n"],
 }
 
 

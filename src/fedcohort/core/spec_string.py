@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from typing import Any
 
 LONGEST = 4000  # characters of a text

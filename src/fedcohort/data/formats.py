@@ -30,7 +30,10 @@ OWN = "save it again with np.savez(FILE, x=..., y=..., client=...)"
 BOMB_SIZE, BOMB_RATIO = 256 << 20, 200  # no real measurement of this size compresses this well
 LEAF_LIMIT = 2 << 30  # bytes of one LEAF json file
 PLAIN_KINDS = "biuf"  # bool, integers, floats: what an array of samples or labels may hold
-_BROKEN = (zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError, struct.error, NotImplementedError, RuntimeError)
+_BROKEN = (
+    *(zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError, struct.error, NotImplementedError, RuntimeError),
+    UnicodeDecodeError,  # a name inside a zip file
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,8 @@ def _feature(name: str, column: Array) -> NDArray[np.float64]:
         some = ", ".join(map(str, dict.fromkeys(column[:50].tolist()).keys()))[:60]
         remedy = f"encode it as numbers, or leave it out with drop=[{name!r}]"
         raise DataError(f"column {name!r}", f"a feature is a number, and this holds {some}", remedy)
+    finite = bool(np.isfinite(column).all())
+    rule(finite, f"column {name!r}", "it holds an infinite number", "replace it, or leave the row out")
     return column.astype(np.float64)
 
 

@@ -182,5 +182,5 @@ def from_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}", "there is no such file", "check the path") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}", "this is a folder", "name a .toml file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also of a number with thousands of digits
         raise ConfigError(f"{path}", f"this is not valid TOML ({error})", "fix the line that is named") from None
