@@ -74,7 +74,9 @@ class _Words(ast.NodeTransformer):
 
 def _arguments(text: str, inside: str, words: bool = False) -> dict[str, Any]:
     try:
-        call: Any = ast.parse(f"f({inside})", mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # about what is refused below
+            call: Any = ast.parse(f"f({inside})", mode="eval").body
         if words and isinstance(call, ast.Call):
             call.keywords = [_Words().visit(k) for k in call.keywords]
         if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
