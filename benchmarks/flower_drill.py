@@ -9,6 +9,7 @@ One SuperLink, three SuperNodes, digits; every round asks two of the three, chos
 
     python benchmarks/flower_drill.py                       # insecure, selectors uniform and oort
     python benchmarks/flower_drill.py --tls                 # TLS and registered node keys
+    python benchmarks/flower_drill.py --superlink           # the SuperLink is killed, and its ServerApp with it
     python benchmarks/flower_drill.py --calm --rounds 1     # no faults
 
 Each step waits until the previous one shows in the journal, and the deadline follows from how long the SuperLink needs
@@ -211,6 +212,15 @@ class Drill:
         os.kill(pid, signal.SIGKILL)
         self.say(f"ServerApp killed in round {len(self.records('ask'))}")
 
+    def kill_superlink(self) -> None:
+        """kill -9 of the SuperLink alone, whose ServerApp ends with it; then it is started again from its database."""
+        link = next(p for p in self.deployment.processes if p.name == "superlink")
+        os.kill(link.pid, signal.SIGKILL)
+        loopback.reap(link)
+        self.say(f"SuperLink killed in round {len(self.records('ask'))}")
+        self.wait(lambda: self.server_app() is None, "the end of the ServerApp whose SuperLink is gone")
+        loopback.revive(self.deployment, self.options.patience)
+
     def kill_super_node(self, client: str) -> None:
         """kill -9 of a SuperNode and all that it started."""
         loopback.kill(next(p for p in self.deployment.processes if p.name == f"supernode-{client}"))
@@ -231,12 +241,12 @@ class Drill:
         return True
 
     def kills(self) -> None:
-        """The ServerApp, then the SuperNode of a client that trains; each while a round is open."""
+        """The ServerApp or the SuperLink, then the SuperNode of a client that trains; each while a round is open."""
         self.wait(self.shown, "faults of clients")
         self.say(f"every fault of a client is in the journal, {len(self.records('tell'))} rounds are done")
         done = len(self.records("tell"))
         self.wait(lambda: self.training(done + 1), f"training of round {done + 1}")
-        self.kill_server_app()
+        (self.kill_superlink if self.options.superlink else self.kill_server_app)()
         open_ = len(self.records("tell")) + 1
         self.run(**{"min-available": 1, "pause": 2.0, "num-server-rounds": open_ + 1})
         self.wait(lambda: self.records("again") or len(self.records("tell")) >= open_, "the resumed run")
@@ -344,6 +354,7 @@ def main() -> None:
     )
     parser.add_argument("--patience", type=float, default=600.0, help="seconds to wait for any single step")
     parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--superlink", action="store_true", help="kill the SuperLink instead of the ServerApp")
     parser.add_argument("--calm", action="store_true", help="no faults, no kills")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and journals")
     parser.add_argument("--json", type=Path, help="write the figures here")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -41,7 +42,7 @@ def drill(tmp_path, *arguments):
 
 
 def check_drill(run):
-    """NaN, straggler, extra metric key, ServerApp and SuperNode killed with kill -9; no round is lost."""
+    """NaN, straggler, extra metric, ServerApp (or SuperLink) and SuperNode killed with kill -9; no round is lost."""
     asked, outcomes = len(run["outcomes"]), run["outcomes"]
     assert run["rounds"] == asked >= 4
     assert all(1 <= len(row) <= 2 for row in outcomes)  # two of three were asked for, if two were there
@@ -59,7 +60,7 @@ def check_drill(run):
 @deployment_test
 @pytest.mark.timeout(LIMIT)
 def test_deployment_that_is_treated_badly_finishes(tmp_path):
-    (run,) = drill(tmp_path, "--selectors", "uniform")
+    (run,) = drill(tmp_path, "--selectors", "uniform", "--superlink")
     check_drill(run)
 
 
@@ -115,6 +116,13 @@ def test_up_and_down_leave_nothing(tmp_path):
         again = fedcohort(tmp_path, "up")
         assert again.returncode == 2
         assert "is running here" in again.stderr
+        link = deployment.processes[0]
+        os.kill(link.pid, signal.SIGKILL)
+        revived = fedcohort(tmp_path, "up")  # the SuperLink from its database; nothing else changes
+        assert revived.returncode == 0, revived.stdout + revived.stderr
+        deployment, before = local.Deployment.load(tmp_path / local.FOLDER), deployment.processes
+        assert sorted(p.name for p in deployment.alive()) == ["superlink", "supernode-0", "supernode-1"]
+        assert len({p.pid for p in deployment.processes} & {p.pid for p in before}) == 2
         for process in deployment.processes:  # as after a crash of the machine: the file is there, they are not
             local.kill(process)
         anew = fedcohort(tmp_path, "up", "--clients", "1")

@@ -44,12 +44,15 @@ def up_command(
     ] = False,
     folder: Where = Path(FOLDER),
 ) -> None:
-    """Start a SuperLink and SuperNodes on this machine, and print how to run an app on them."""
+    """Start a SuperLink and SuperNodes on this machine, and print how to run an app on them.
+
+    Where a deployment is running here and some of its processes have died, those are started again.
+    """
     program("flower-superlink")
     check(not (tls and simulation), "--tls --simulation", "simulated SuperNodes have no keys", "use one of the two")
     deployment = up(folder, clients, keys=tls, simulation=simulation)
     console = Console(highlight=False, soft_wrap=True)
-    what = "simulated SuperNodes" if simulation else f"{clients} SuperNodes"
+    what = "simulated SuperNodes" if simulation else f"{len(deployment.processes) - 1} SuperNodes"
     console.print(f"SuperLink on 127.0.0.1:{deployment.port} and {what}; logs in {deployment.folder}")
     size = f' --federation-config "num-supernodes={clients} client-resources-num-cpus=1"' if simulation else ""
     console.print("run an app on it:")
