@@ -41,7 +41,7 @@ class Simulated:
         self.simulation = build(config)
         path = RunFolder(folder).journal
         exists = path.exists()
-        self.journal = Journal.open(path, mend=True) if exists else Journal.create(path, {"version": "0.1.0"})
+        self.journal = Journal.open(path, repair=True) if exists else Journal.create(path, {"version": "0.1.0"})
         self.simulation.attach(self.journal, Snapshots(RunFolder(folder).snapshots))
         self.engine, self.trained = self.simulation.engine, []
         train = self.simulation.task.train

@@ -126,7 +126,7 @@ def test_a_deployment_goes_on_and_all_that_is_left_verifies(tmp_path, kind):
 def test_a_process_that_dies_after_the_cut_is_followed_by_one_that_goes_on(tmp_path):
     OnFlower(tmp_path, "oort", 0).run()
     spoil(tmp_path, "ask", 1, "truncated", chained=False)
-    Journal.open(RunFolder(tmp_path).journal, mend=True).close()
+    Journal.open(RunFolder(tmp_path).journal, repair=True).close()
     assert OnFlower(tmp_path, "oort", 0).engine.session.index == ROUNDS
 
 
@@ -149,10 +149,10 @@ def test_bytes_that_changed_where_no_record_is_are_said_and_harmless(tmp_path):
     (tmp_path / "journal.seal").write_bytes(b"0" * 64)
     with pytest.raises(JournalDamaged, match="sealed"):
         Journal.open(tmp_path / "journal.db")
-    mended = Journal.open(tmp_path / "journal.db", mend=True)
-    assert [r.kind for r in mended.records()] == ["open", "ask", "cut"]
-    assert mended.cuts[0]["records"] == 0
-    mended.close()
+    repaired = Journal.open(tmp_path / "journal.db", repair=True)
+    assert [r.kind for r in repaired.records()] == ["open", "ask", "cut"]
+    assert repaired.cuts[0]["records"] == 0
+    repaired.close()
 
 
 def test_names_in_a_journal_are_no_markup_and_no_control_sequences(tmp_path):

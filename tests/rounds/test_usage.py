@@ -1,4 +1,4 @@
-"""Who is asked and who is used: counted, reported, and mended by the policy; on both backends."""
+"""Who is asked and who is used: counted, reported, and corrected by the policy; on both backends."""
 
 from __future__ import annotations
 

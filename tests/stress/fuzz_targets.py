@@ -93,7 +93,7 @@ def _run() -> Path:
 
 
 def _journal(data: bytes, folder: Path) -> object:
-    """Read it, mend it, and show it."""
+    """Read it, repair it, and show it."""
     for old in folder.iterdir():
         old.unlink()
     path = folder / "journal.db"
@@ -106,7 +106,7 @@ def _journal(data: bytes, folder: Path) -> object:
         problem = error
     _show(folder)
     try:
-        Journal.open(path, mend=True).close()
+        Journal.open(path, repair=True).close()
     except FedcohortError as error:
         problem = error
     if problem is not None:

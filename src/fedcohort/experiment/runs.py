@@ -133,7 +133,7 @@ def resume(folder: Path, on_round: OnRound | None = None, own: Objects | None = 
     >>> resume(folder).history.rows == first.history.rows
     True
     """
-    with contextlib.closing(Journal.open(RunFolder(folder).existing_journal(), mend=True)) as journal:
+    with contextlib.closing(Journal.open(RunFolder(folder).existing_journal(), repair=True)) as journal:
         config = configuration(journal)
         return _complete(config, build(config, own), RunFolder(folder), journal, on_round)
 

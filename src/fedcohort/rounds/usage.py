@@ -22,7 +22,7 @@ import numpy as np
 from fedcohort.core.table import Table, column
 from fedcohort.types import Index, Mask, Updates
 
-OFTEN = 3  # asks after which it is no accident that a client was never used
+OFTEN = 3  # asks after which a client that was never used is worth a word
 NOTABLE = 0.05  # share of those asked that were never used, from which on it is said
 DOUBT = 2.0  # asks that the share of all clients counts for in a client's own
 LEAST = 0.05  # probability of being used that weights reckon with

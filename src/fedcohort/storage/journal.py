@@ -80,16 +80,16 @@ class Journal(JournalReader):
             return cls(path, _connect(path, disk), lock, disk)
 
     @classmethod
-    def open(cls, path: Path, disk: Disk = DISK, *, mend: bool = False) -> Journal:
+    def open(cls, path: Path, disk: Disk = DISK, *, repair: bool = False) -> Journal:
         """Open an existing journal to continue it. Every record and the seal are checked before anything is touched.
 
-        With `mend`, a record that cannot be read is no reason to stop: the journal is cut before it, and the damaged
+        With `repair`, a record that cannot be read is no reason to stop: the journal is cut before it, and the damaged
         file is set aside (`storage.salvage`).
         """
         JournalReader(path, disk).check_file()
         with _locked(path) as lock:
             _roll_back(path, disk)
-            if mend and (found := first_unreadable(JournalReader(path, disk))) is not None:
+            if repair and (found := first_unreadable(JournalReader(path, disk))) is not None:
                 _cut(path, *found, disk)
             looked = cls.read(path, disk)
             looked.check_seal()

@@ -43,7 +43,7 @@ class StateDir:
         """Open an earlier run's journal; False where there is none. Another run's folder is refused."""
         if self.folder is None or not self.folder.begun:
             return False
-        self.journal = Journal.open(self.folder.journal, mend=True)
+        self.journal = Journal.open(self.folder.journal, repair=True)
         try:
             found = self.journal.check_version()
             for key, value in header.items():
