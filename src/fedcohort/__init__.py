@@ -3,6 +3,7 @@
 Everything here loads on first use; `import fedcohort` itself needs NumPy only.
 
     simulate(...)       run any selector x method x world x task on this machine
+    sweep(...)          all combinations of lists, in parallel; compare(...) says which differences are real
     Session             a selector at work, for your own loop: ask, tell, close
     make_selector(...)  "oort(explore=0.8)" to an object; also make_method
     Dataset, task_from  your own arrays as a task
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from fedcohort.data.dataset import Dataset as Dataset
     from fedcohort.errors import FedcohortError as FedcohortError
     from fedcohort.experiment.api import simulate as simulate
+    from fedcohort.experiment.api import sweep as sweep
     from fedcohort.experiment.api import task_from as task_from
     from fedcohort.experiment.config import RunConfig as RunConfig
+    from fedcohort.experiment.metrics.comparison import compare as compare
+    from fedcohort.experiment.tuning import optuna_objective as optuna_objective
     from fedcohort.protocols import Method as Method
     from fedcohort.protocols import Prober as Prober
     from fedcohort.protocols import Selector as Selector
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from fedcohort.rounds.roster import Roster as Roster
     from fedcohort.rounds.session import Session as Session
     from fedcohort.selectors.base import StatefulSelector as StatefulSelector
+    from fedcohort.tasks.torch_task import TorchTask as TorchTask
     from fedcohort.types import Cohort as Cohort
     from fedcohort.types import Model as Model
     from fedcohort.types import Outcome as Outcome

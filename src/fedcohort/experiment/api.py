@@ -10,9 +10,12 @@ from fedcohort.errors import BadParameter, check
 from fedcohort.experiment.config import from_mapping
 from fedcohort.experiment.object_texts import text_of
 from fedcohort.experiment.round_progress import told_too
+from fedcohort.experiment.runner import OnEvent
 from fedcohort.experiment.runs import Objects, run
 from fedcohort.experiment.runs import resume as continue_run
-from fedcohort.experiment.store import check_same
+from fedcohort.experiment.store import ROOT, Store, check_same
+from fedcohort.experiment.sweep import SweepOutcome, run_sweep
+from fedcohort.experiment.sweep import from_mapping as sweep_from
 from fedcohort.experiment.texts import OWNERS, WORLD
 from fedcohort.protocols import Method, Selector
 from fedcohort.rounds.history import History
@@ -94,6 +97,22 @@ def _check_not_data(kind: str, value: Any) -> None:
         rule = "a Dataset is data, and a task is data with a model and its training"
         remedy = "give task=fedcohort.task_from(data)"
         raise BadParameter(f"{kind} = {value!r}", rule, remedy)
+
+
+def sweep(*, store: str | Path = ROOT, workers: int = 0, on_event: OnEvent | None = None, **keys: Any) -> SweepOutcome:
+    """Run all combinations of lists: selectors, methods, worlds, tasks, seeds, and any other key that is a list.
+
+    Parameters are written with two underscores: `selector__explore=[0.1, 0.5]` changes those selectors that have it.
+    Runs are kept in the folder `store`, which is what `compare` and reports read; those that it has are not repeated.
+    `workers` is the number of processes (0: one per core), and `on_event` hears of every round and run.
+
+    >>> from tempfile import mkdtemp
+    >>> outcome = sweep(store=mkdtemp(), workers=1, task="quadratic", rounds=2, seeds=1, cohort_size=[2, 3])
+    >>> list(outcome.states.values())
+    ['run', 'run']
+    """
+    values = {key.replace("__", "."): value for key, value in keys.items()}
+    return run_sweep(sweep_from(values), Store(Path(store)), workers=workers, on_event=on_event)
 
 
 def task_from(
