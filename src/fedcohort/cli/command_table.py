@@ -10,6 +10,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from fedcohort.cli.command_help import helpful
+
 # Name -> module and function; an `app` is a group of commands. In the order of the help.
 COMMANDS = {
     "demo": ("demo_command", "demo"),
@@ -25,6 +27,7 @@ COMMANDS = {
     "reproduce": ("reproduce_command", "reproduce_command"),
     "verify": ("journal_command", "verify_command"),
     "skew": ("skew_command", "skew"),
+    "advise": ("advise_command", "advise_command"),
     "arena": ("arena_command", "app"),
     "world": ("world_command", "app"),
     "data": ("data_command", "app"),
@@ -54,6 +57,15 @@ class CommandGroup(TyperGroup):
             return TyperCommand(cmd_name, help=summary(*COMMANDS[cmd_name]), rich_markup_mode="rich")
         return loaded(cmd_name)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Names of commands and options, without importing a command."""
+        self._listing = True
+        try:
+            found: list[Any] = super().shell_complete(ctx, incomplete)
+            return found
+        finally:
+            self._listing = False
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The help of the whole program."""
         self._listing = True
@@ -74,7 +86,7 @@ def loaded(name: str) -> Any:
     found.rich_markup_mode, found._add_completion = "rich", False
     command = typer.main.get_command(found)
     command.name = name
-    return command
+    return helpful(command)
 
 
 def summary(module: str, attribute: str) -> str:
