@@ -38,6 +38,7 @@ FOUND = {  # what once ended in a foreign error
     "world file": [DEEP],
     "run file (TOML)": [b"rounds = " + b"9" * 5000],
     "npz": [_bad_name()],
+    "trace (json)": [b'{"period": 9, "devices": [[[' + b"9" * 400 + b", 5]]]}"],
     "pack": [pack({"x": np.zeros(2)}).replace(b'"<f8"', b'",i2"')],
     "csv": [b"age,label,client\n1,a,inf\n2,b,inf\n", b"age,label\n1e999,a\n2,b\n"],
 }

@@ -74,7 +74,7 @@ def load_trace(path: str | Path) -> Trace:
             rows = [list(d) for d in data["devices"]]
             return _trace(rows, [float(data["period"])] * len(rows))
         return _from_fedscale(data)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, csv.Error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, csv.Error) as error:
         what = f"is not a trace ({type(error).__name__}: {error})"
         raise DataError(f"availability trace path={str(path)!r}", what, _REMEDY) from error
 
