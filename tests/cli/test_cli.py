@@ -169,7 +169,7 @@ def test_lists(what):
 
 def test_show_tells_paper_formulas_signals_and_departures():
     out, _ = fedcohort("show", "oort")
-    for word in ("OSDI 2021", "(1)", "Departures from the paper", "utility", "P1", "explore = 0.9"):
+    for word in ("OSDI 2021", "(1)", "Departures from the paper", "utility", "P1", "explore_decay", "0.9"):
         assert word in out
     assert "McMahan" in fedcohort("show", "fedavg")[0]
     assert "mixed-v1" in fedcohort("show", "mixed-v1")[0]

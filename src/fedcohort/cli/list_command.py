@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedcohort.cli.parameter_table import parameter_rows, prose, task_rows, world_rows
 from fedcohort.cli.progress import plain
 from fedcohort.errors import FedcohortError, RunWarning, UnknownName
 from fedcohort.registry import lookup as registry
@@ -42,9 +44,9 @@ def show_command(
         if base in registry.entries(kind):
             return _show_class(console, kind, base)
     if base in registry.names("world"):
-        return console.print(_plain(registry.make_world_spec(name)))
+        return _show_world(console, name)
     if base in registry.names("task"):
-        return console.print(_plain(registry.make_task_spec(name)))
+        return _show_task(console, name)
     if name in SIGNALS:
         s = SIGNALS[name]
         size = "one float per parameter" if s.bytes < 0 else f"{s.bytes} bytes"
@@ -64,24 +66,60 @@ def _show_config() -> None:
     Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
 
 
+def _show_world(console: Console, name: str) -> None:
+    spec = registry.make_world_spec(name)
+    console.print(f"[bold]{plain(spec.name)}[/] (world): {plain(spec.about)}\n")
+    for part in (spec.partition, spec.noise, spec.latency, spec.availability, spec.faults, spec.validation):
+        console.print(f"[bold]{part.kind}[/]: {plain(prose(type(part)))}")
+    console.print(f"\n[bold]Parameters[/], e.g. '{plain(spec.name.partition('(')[0])}(clients=20)':")
+    _print_rows(("name", "value", "range", "part"), world_rows(spec))
+
+
+def _show_task(console: Console, name: str) -> None:
+    from fedcohort.tasks.catalogue import names, options
+
+    spec = registry.make_task_spec(name)
+    base = name.partition("(")[0]
+    console.print(f"[bold]{plain(spec.name)}[/] (task): {plain(getattr(spec, 'about', ''))}\n")
+    if base not in names():
+        console.print(plain(_plain(spec)))
+        return
+    for part in ("dataset", "model"):
+        if hasattr(spec, part):
+            console.print(f"[bold]{part}[/]: {plain(str(getattr(spec, part)))}")
+    console.print(f"\n[bold]Parameters[/], e.g. '{base}(lr=0.1)':")
+    _print_rows(("name", "value", "range"), task_rows(spec, options(base)))
+
+
+def _print_rows(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    table = _table(*columns)
+    for row in rows:
+        table.add_row(*map(plain, row))
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
+
+
 def _show_class(console: Console, kind: str, name: str) -> None:
     made = registry.load(kind, name)
     module = inspect.getmodule(made)
     found = registry.entry(kind, name)
     console.print(f"[bold]{name}[/] ({kind}, {found.family})\n")
     console.print((inspect.getdoc(module) or "").replace("[", r"\["))
-    about = (inspect.getdoc(made) or "").replace("[", r"\[")
-    console.print(f"\n[bold]In short[/]: {about}\n")
+    about, _, rest = (inspect.getdoc(made) or "").partition("\nArgs:\n")
+    example = "\n".join(line for line in rest.splitlines() if not line.startswith("    ")).strip()
+    console.print(f"\n[bold]In short[/]: {plain(about.strip())}\n")
+    if example:
+        console.print(f"{plain(example)}\n")
     if kind == "selector":
         needs = _needs(made)
         console.print(
             f"[bold]Signals[/]: {', '.join(sorted(needs)) or 'none'} (privacy {PRIVACY_LEVELS[privacy(needs)]})"
         )
         console.print(f"[bold]Cost per round[/]: {found.cost}")
-    console.print("[bold]Parameters[/]:")
-    for parameter in registry.parameters(made).values():
-        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
-        console.print(f"  {parameter.name}{default}".replace("[", r"\["))
+    rows = parameter_rows(made)
+    console.print("[bold]Parameters[/]:" if rows else "[bold]Parameters[/]: none")
+    if rows:
+        columns = ("name", "default", "range", "symbol", "meaning")
+        _print_rows(columns, [(r.name, r.default, r.range, r.symbol, r.meaning) for r in rows])
 
 
 def _needs(made: type[Any]) -> frozenset[str]:
@@ -168,4 +206,4 @@ def _table(*columns: str) -> Table:
 def _plain(spec: Any) -> str:
     describe = getattr(spec, "describe", None)
     text = describe() if callable(describe) else "\n".join(f"{k}: {v}" for k, v in vars(spec).items())
-    return str(text).replace("[", r"\[")
+    return str(text)

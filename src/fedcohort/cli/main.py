@@ -21,7 +21,6 @@ app = typer.Typer(
     cls=CommandGroup,
     help="fedcohort chooses who trains next: client selection for federated learning.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )

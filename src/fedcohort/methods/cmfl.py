@@ -51,9 +51,13 @@ class CMFLState(Table):
 class CMFL(MethodWrapper):
     """Leave out updates whose signs disagree with a reference direction, then let the inner method combine the rest.
 
-    `inner` is FedAvg unless given. `reference` is "previous_global" or "current_mean", `schedule` of the threshold
-    "inv_sqrt" or "constant", `v0` the threshold, `zeros` "drop" or "agree". None means the paper's value, or that of
-    `preset="fedacs"`.
+    Args:
+        inner: the method that combines the rest; None: FedAvg.
+        reference: direction to agree with; None: previous_global [u].
+        schedule: of the threshold; None: inv_sqrt.
+        v0: threshold of agreement; None: 0.8 [v_0].
+        zeros: whether a coordinate that does not move is left out or agrees; None: drop.
+        preset: "fedacs" sets what is None to the values of the FedACS authors.
 
     >>> from fedcohort.testing import example_round
     >>> CMFL(preset="fedacs").aggregate(*example_round([[1.0, 2.0], [3.0, 1.0], [-1.0, -1.0]])).accepted

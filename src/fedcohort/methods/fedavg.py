@@ -34,8 +34,10 @@ Form = Annotated[str, Choice("normalised", "original", "uniform")]
 class FedAvg(MethodBase):
     """Average the returned models, weighted by their samples.
 
-    `form` is "normalised" (eq. 1), "original" (eq. 2) or "uniform" (eq. 3); `server_lr` scales the step; `buffers` says
-    what becomes of float buffers, "average" or "server_keep".
+    Args:
+        form: "normalised" (eq. 1), "original" (eq. 2) or "uniform" (eq. 3).
+        server_lr: factor on the step of the server.
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import example_round
     >>> FedAvg().aggregate(*example_round([[0.0], [4.0]], weight=[3, 1])).model.params

@@ -39,8 +39,10 @@ class FedAvgMState(Table):
 class FedAvgM(MethodBase):
     """FedAvg with heavy-ball momentum at the server.
 
-    `momentum` is the share of the velocity that survives a round, `server_lr` scales the step, and `buffers` is
-    "average" or "server_keep".
+    Args:
+        momentum: share of the velocity that survives a round [beta].
+        server_lr: factor on the step of the server [eta].
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import example_round
     >>> FedAvgM(momentum=0.9).aggregate(*example_round([[1.0], [3.0]])).model.params

@@ -48,9 +48,15 @@ class ClientWeights(Table):
 class FedBiO(MethodBase):
     """Validation data decide how much each client (B) or each sample (A) counts. Our construction.
 
-    `variant` is "clients" (B) or "samples" (A); `outer_lr` and `outer_steps` move the weights; `linear_lr`,
-    `linear_steps` and `damping` solve the linear system of variant A. With `clean_validation` the validation data are
-    the server's, otherwise the clients' own; `buffers` is "average" or "server_keep".
+    Args:
+        variant: what gets a weight: clients (B) or samples (A).
+        outer_lr: step of the weights [eta].
+        outer_steps: steps of the weights in a round.
+        linear_lr: variant A: step of the linear system [rho].
+        linear_steps: variant A: steps of the linear system [I].
+        damping: variant A: added to the Hessian.
+        clean_validation: validation data of the server; otherwise those of the clients.
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import LinearEvaluator, example_round
     >>> model, updates, context = example_round(np.eye(3, 12), server_evaluator=LinearEvaluator())

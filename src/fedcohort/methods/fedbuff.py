@@ -64,9 +64,14 @@ class FedBuffState(Table):
 class FedBuff(MethodBase):
     """A server step for every K updates, however old they are: for asynchronous runs.
 
-    `size` updates fill the buffer; `server_lr` scales the step; older updates weigh less by `exponent`, and count
-    nothing beyond `max_staleness`; `normalise` divides by the sum of the weights instead of K; `weighting` is "uniform"
-    or "data", `buffers` "average" or "server_keep".
+    Args:
+        size: updates that fill the buffer [K].
+        server_lr: factor on the step of the server [eta].
+        exponent: how fast the weight of an update falls with its age [e].
+        normalise: divide by the sum of the weights instead of K.
+        max_staleness: older updates count nothing.
+        weighting: whether rows count alike or by their samples.
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import example_round
     >>> FedBuff(size=2).aggregate(*example_round([[1.0], [3.0], [9.0]])).info

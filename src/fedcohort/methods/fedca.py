@@ -44,8 +44,11 @@ from fedcohort.types import Mask, Model, Updates
 class FedCA(MethodWrapper):
     """Average the subset of the cohort whose models ensemble best on validation data; the rest is FILTERED.
 
-    `inner` combines the subset (FedAvg unless given); `score` is "accuracy" or "log_likelihood"; `weights` is
-    "normalised" or "paper" (eq. 5 as printed); up to `exhaustive_up_to` models every subset is tried, 16 at most.
+    Args:
+        inner: the method that combines the subset; None: FedAvg.
+        score: what the ensemble is judged by on validation data [u].
+        weights: "normalised", or "paper" (eq. 5 as printed).
+        exhaustive_up_to: up to so many models every subset is tried.
 
     >>> from fedcohort.testing import LinearEvaluator, example_round
     >>> model, updates, context = example_round(np.eye(3, 12), server_evaluator=LinearEvaluator())

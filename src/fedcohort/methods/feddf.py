@@ -55,10 +55,18 @@ CHANCE_FACTOR = 1.2
 class FedDF(MethodWrapper):
     """Average by the inner method, then distil the cohort's mean logits into the average.
 
-    `inner` is FedAvg unless given. `source` names the data to distil on ("unlabelled", "noise", "none") and `missing`
-    what to do without them ("average", "raise"). `lr`, `steps`, `batch_size` and `clip` (largest gradient norm) are
-    Adam's; every `check_every` steps the student is compared, and `patience` steps without progress end it.
-    `drop_worst` leaves out models near chance; `preset="code"` restores the released steps and patience.
+    Args:
+        inner: the method that makes the start of the student; None: FedAvg.
+        source: data to distil on.
+        missing: without such data: the inner method alone, or an error.
+        lr: learning rate of Adam, cosine to zero.
+        steps: steps of distillation.
+        batch_size: samples of a step.
+        clip: largest norm of a gradient.
+        check_every: steps between two looks at the student.
+        patience: steps without progress that end it.
+        drop_worst: leave out models near chance.
+        preset: "code" sets steps and patience to those of the released code.
 
     >>> from fedcohort.testing import LinearEvaluator, example_round
     >>> model, updates, context = example_round(np.eye(3, 12), server_evaluator=LinearEvaluator())

@@ -42,8 +42,11 @@ from fedcohort.types import Index, Model, Plan, Real, Updates
 class FedDyn(MethodBase):
     """Linear and proximal terms at the client that change each time it trains.
 
-    `alpha` is the strength of the regularisation. Beyond `memory_limit` bytes the vectors g_k are kept in a temporary
-    file in `spill_folder` (None: the system's temporary folder); `buffers` is "average" or "server_keep".
+    Args:
+        alpha: strength of the regularisation [alpha].
+        memory_limit: bytes of the vectors g_k held in memory; beyond, they go to a file.
+        spill_folder: folder of that file; None: the system's temporary folder.
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import example_round
     >>> FedDyn(alpha=0.5).aggregate(*example_round([[1.0], [3.0]])).model.params

@@ -43,9 +43,12 @@ AdamRule = Annotated[str, Choice("refuse", "steps")]
 class FedNova(MethodBase):
     """Average the clients' directions, then go as far as the average client went.
 
-    `mu` adds a proximal term (0 leaves the plan's); `tau_eff` is "norm" (eq. 2) or "steps" (the released code); `adam`
-    says whether Adam is refused ("refuse") or its steps are counted ("steps"); `server_lr` scales the step; `buffers`
-    is "average" or "server_keep".
+    Args:
+        mu: weight of a proximal term; 0 leaves that of the plan [mu].
+        tau_eff: how far to go: "norm" (eq. 2) or "steps" (the released code).
+        adam: with Adam on the clients: refuse it, or count its steps.
+        server_lr: factor on the step of the server.
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import example_round
     >>> FedNova().aggregate(*example_round([[1.0], [4.0]], steps=[1, 4])).model.params

@@ -46,8 +46,13 @@ class Moments(Table):
 class FedOpt(MethodBase):
     """What FedAdam, FedYogi and FedAdagrad share; each says how v moves.
 
-    `server_lr` is the size of the server's step, `beta1` and `beta2` the decay of the two moments, `tau` the degree of
-    adaptivity (smaller: more adaptive); `weighting` is "data" or "uniform", `buffers` "average" or "server_keep".
+    Args:
+        server_lr: factor on the step of the server [eta].
+        beta1: share of the momentum that survives a round [beta_1].
+        beta2: share of the second moment that survives a round [beta_2].
+        tau: degree of adaptivity; smaller is more adaptive [tau].
+        weighting: whether rows count alike or by their samples.
+        buffers: what becomes of float buffers: averaged, or as the server has them.
     """
 
     exempt: Mapping[str, str] = MappingProxyType(

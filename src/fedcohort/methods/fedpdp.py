@@ -44,9 +44,10 @@ Unknown = Annotated[str, Choice("normalise", "uniform")]
 class FedPdp(MethodBase):
     """Unbiased averaging of a sample of clients.
 
-    `form` is "delta" (eq. 2), "model" (eq. 1) or "normalised" (eq. 3); `unknown` says what to do where the inclusion
-    probabilities are unknown: "normalise", or "uniform" as if the draw had been uniform; `buffers` is "average" or
-    "server_keep".
+    Args:
+        form: "delta" (eq. 2), "model" (eq. 1) or "normalised" (eq. 3).
+        unknown: where inclusion probabilities are unknown: normalise, or as if the draw had been uniform.
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import example_round
     >>> FedPdp().aggregate(*example_round([[1.0], [3.0]], inclusion=0.5)).model.params

@@ -37,8 +37,11 @@ Form = Annotated[str, Choice("normalised", "uniform")]
 class FedProx(FedAvg):
     """FedAvg on clients that are pulled back to the broadcast model while they train.
 
-    `mu` is the weight of the pull (0 is FedAvg); `form` is "normalised" (eq. 3) or "uniform" (eq. 2); `server_lr` and
-    `buffers` are FedAvg's.
+    Args:
+        mu: weight of the pull back to the broadcast model; 0 is FedAvg [mu].
+        form: "normalised" (eq. 3) or "uniform" (eq. 2).
+        server_lr: factor on the step of the server.
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> import numpy as np
     >>> from fedcohort.types import Model, Plan

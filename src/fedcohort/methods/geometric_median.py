@@ -35,8 +35,12 @@ from fedcohort.types import Model, Real, Updates
 class GeometricMedian(RobustMethod):
     """The point with the smallest sum of distances to the updates: bounded while less than half of the weight is bad.
 
-    `smoothing` keeps eq. 2 finite at a row; `iterations` and `tolerance` end it; `weighting` is "uniform" or "data",
-    `buffers` "average" or "server_keep".
+    Args:
+        smoothing: keeps eq. 2 finite at a row [nu].
+        iterations: steps of Weiszfeld's algorithm at most.
+        tolerance: a relative step smaller than this ends it.
+        weighting: whether rows count alike or by their samples.
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import example_round
     >>> GeometricMedian().aggregate(*example_round([[0.0], [1.0], [100.0]])).model.params.round(3)

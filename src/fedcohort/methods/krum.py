@@ -39,8 +39,10 @@ ByzantineFraction = Annotated[float, Interval(0, 0.5, ends="[)")]
 class MultiKrum(RobustMethod):
     """Average the updates that have the nearest neighbours, eq. 3.
 
-    `byzantine_fraction` is the share of rows that may be arbitrary, `keep` how many rows are averaged (None: all but
-    that share), and `buffers` is "average" or "server_keep".
+    Args:
+        byzantine_fraction: share of rows that may be arbitrary [f / m].
+        keep: how many rows are averaged; None: all but that share [q].
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import example_round
     >>> MultiKrum(keep=2).aggregate(*example_round([[1.0], [1.2], [9.0], [1.5]])).accepted
@@ -76,7 +78,11 @@ class MultiKrum(RobustMethod):
 
 
 class Krum(MultiKrum):
-    """Take the one update with the nearest neighbours, eq. 2. Arguments as for :class:`MultiKrum`.
+    """Take the one update with the nearest neighbours, eq. 2.
+
+    Args:
+        byzantine_fraction: share of rows that may be arbitrary [f / m].
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import example_round
     >>> Krum().aggregate(*example_round([[1.0], [1.25], [9.0], [2.0]])).model.params

@@ -28,7 +28,8 @@ from fedcohort.types import Model, Updates
 class Median(RobustMethod):
     """The median of the updates, coordinate by coordinate: bounded while less than half of the rows are bad.
 
-    `buffers` is "average" or "server_keep".
+    Args:
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import example_round
     >>> Median().aggregate(*example_round([[1.0, 5.0], [2.0, 6.0], [99.0, -7.0]])).model.params

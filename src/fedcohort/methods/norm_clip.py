@@ -49,9 +49,14 @@ class NormClipState(Table):
 class NormClip(RobustMethod):
     """Shorten long updates and leave out extreme ones; the bound follows a quantile of the lengths.
 
-    `clip` and `zero` are the bounds C and Z as multiples of the tracked quantile (`zero` = inf: leave nothing out), and
-    `bound` fixes C instead; `quantile` is which one to track and `rate` how fast; `weighting` is "uniform" or "data",
-    `buffers` "average" or "server_keep".
+    Args:
+        clip: longer updates are shortened to this multiple of the tracked quantile [C / Q].
+        zero: updates longer than this multiple of it are left out; inf: none [Z / Q].
+        bound: a fixed length instead of `clip` [C].
+        quantile: which quantile of the lengths is tracked [gamma].
+        rate: how fast it is tracked [eta_C].
+        weighting: whether rows count alike or by their samples.
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import example_round
     >>> NormClip().aggregate(*example_round([[1.0], [1.0], [1.0], [100.0]])).accepted

@@ -71,10 +71,19 @@ class RHFLState(Table):
 class RHFL(MethodBase):
     """A symmetric loss at the client and confidence-weighted mutual distillation at the server, for noisy labels.
 
-    `mode` is "global" or "native", `confidence` "stable" or "code" (see above); `ce`, `rce` and `floor` are the loss of
-    eq. 1, `gain` the factor 0.5 of eq. 3. `source` names the public data ("unlabelled", "noise", "none") and `missing`
-    what to do without them ("average", "raise"); `lr`, `batch_size` and `passes` are those of the distillation;
-    `buffers` is "average" or "server_keep".
+    Args:
+        mode: "global" or "native" (see above).
+        confidence: "stable" or "code" (see above) [W].
+        ce: weight of cross-entropy in eq. 1 [alpha].
+        rce: weight of reverse cross-entropy in eq. 1 [beta].
+        floor: stands for log 0 in eq. 1 [A].
+        gain: the factor 0.5 of eq. 3.
+        source: public data to distil on.
+        missing: without such data: the average alone, or an error.
+        lr: learning rate of the distillation.
+        batch_size: samples of a step of the distillation.
+        passes: passes of the distillation over the data.
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.types import Model, Plan
     >>> RHFL().prepare(Plan(), Model(np.zeros(2)), np.arange(3)).objective.rce

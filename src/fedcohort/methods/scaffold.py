@@ -51,9 +51,13 @@ GRADIENT = "full_gradient"
 class Scaffold(MethodBase):
     """Local training corrected by control variates, which the server holds for every client.
 
-    `option` is "I" (eq. 2) or "II" (eq. 3); `weighting` is "uniform" (eq. 4) or "data" (eq. 5); `server_lr` scales the
-    step. Beyond `memory_limit` bytes the variates are kept in a temporary file in `spill_folder` (None: the system's
-    temporary folder); `buffers` is "average" or "server_keep".
+    Args:
+        option: how a control variate is renewed: "I" (eq. 2) or "II" (eq. 3).
+        weighting: "uniform" (eq. 4) or "data" (eq. 5).
+        server_lr: factor on the step of the server [eta_g].
+        memory_limit: bytes of control variates held in memory; beyond, they go to a file.
+        spill_folder: folder of that file; None: the system's temporary folder.
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import example_round
     >>> Scaffold(weighting="data").aggregate(*example_round([[0.0], [4.0]], weight=[3, 1])).model.params

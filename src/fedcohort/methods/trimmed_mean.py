@@ -35,7 +35,9 @@ Trim = Annotated[float, Interval(0, 0.5, ends="[)")]
 class TrimmedMean(RobustMethod):
     """The mean of the updates without the largest and smallest values of each coordinate.
 
-    `trim` is the share dropped at either end: as many bad rows are tolerated. `buffers` is "average" or "server_keep".
+    Args:
+        trim: share dropped at either end; as many bad rows are tolerated.
+        buffers: what becomes of float buffers: averaged, or as the server has them.
 
     >>> from fedcohort.testing import example_round
     >>> TrimmedMean(trim=0.25).aggregate(*example_round([[1.0], [2.0], [4.0], [99.0]])).model.params
