@@ -47,6 +47,7 @@ NO_EXAMPLE = {
     "a base class: its subclasses have examples": ("Availability", "Latency", "Noise", "Partition", "RunSettings"),
     "a test class: the docstring of fedcohort.testing shows the use": (
         "BackendContract",
+        "EngineContract",
         "LinearEvaluator",
         "MethodContract",
         "TaskContract",

@@ -1,4 +1,4 @@
-"""The numpy engine against PyTorch, plan feature by plan feature; both against finite differences and by hand."""
+"""The numpy engine against PyTorch, finite differences and by hand; test_engine_contract.py has the plan's features."""
 
 import math
 from dataclasses import replace
@@ -44,56 +44,10 @@ def reference(data):
     return ReferenceEngine(NETWORK, data)
 
 
-def weights(seed=1):
-    rng = np.random.default_rng(seed)
-    return {k: rng.uniform(0, 2, n).astype(np.float32) for k, n in enumerate(SIZES) if k != 3}
-
-
 PLANS = {
-    "plain": Plan(),
-    "momentum and decay": Plan(momentum=0.9, weight_decay=0.01),
-    "adam": Plan(optimiser="adam", lr=0.01, weight_decay=0.01),
-    "prox": Plan(prox=0.5, momentum=0.5),
-    "correction of each": Plan(correction=np.random.default_rng(0).standard_normal((6, P)).astype(np.float32) * 0.1),
-    "correction of all": Plan(correction=np.random.default_rng(0).standard_normal(P).astype(np.float32) * 0.1),
-    "epochs of each": Plan(epochs=np.array([1, 4, 2, 0, 2, 3])),
-    "rates of each": Plan(lr=np.array([0.1, 0.2, 0.1, 0.05, 0.3, 0.02])),
-    "sample weights": Plan(sample_weight=weights()),
     "smoothing": Plan(objective=objectives.label_smoothing(0.2)),
     "robust": Plan(objective=objectives.flash_robust(0.5, 2.0)),
-    "symmetric": Plan(objective=objectives.symmetric_ce(0.1, 1.0, objectives.RHFL_FLOOR)),
-    "whole batches": Plan(batch_size=1000),
-    "single samples": Plan(batch_size=1, epochs=1),
-    "everything": Plan(
-        objective=Objective(0.8, 0.3, 0.5, -4.0, 0.1),
-        momentum=0.8,
-        prox=0.1,
-        weight_decay=0.001,
-        correction=np.full(P, 0.01, np.float32),
-        sample_weight=weights(2),
-        lr=np.array([0.1, 0.2, 0.1, 0.05, 0.3, 0.02]),
-    ),
 }
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_numpy_equals_pytorch(name, engine, reference, model):
-    plan = replace(PLANS[name], batch_size=PLANS[name].batch_size if "amples" in name or "whole" in name else 8)
-    plan = replace(plan, seed=3, round=2, measure=CLIENT_SIGNALS | {"full_gradient"})
-    plan = plan if np.ndim(plan.epochs) or plan.epochs != 1 or name == "single samples" else replace(plan, epochs=3)
-    mine, theirs = engine.train(model, EVERYBODY, plan), reference.train(model, EVERYBODY, plan)
-    assert np.abs(theirs.updates.delta).max() > 1e-3
-    assert np.allclose(mine.updates.delta, theirs.updates.delta, rtol=1e-4, atol=2e-6)
-    assert np.array_equal(mine.updates.steps, theirs.updates.steps)
-    assert np.array_equal(mine.updates.weight, theirs.updates.weight)
-    assert np.array_equal(mine.failed, [False, False, True, False, False, False])
-    assert np.array_equal(mine.failed, theirs.failed)
-    assert mine.reasons == theirs.reasons == {2: "owns no samples"}
-    assert set(mine.signals) == set(theirs.signals) == CLIENT_SIGNALS
-    for signal, value in theirs.signals.items():
-        assert np.allclose(mine.signals[signal], value, rtol=1e-4, atol=1e-5, equal_nan=True), signal
-    mine_g, their_g = mine.updates.extras["full_gradient"], theirs.updates.extras["full_gradient"]
-    assert np.allclose(mine_g, their_g, rtol=1e-4, atol=1e-6)
 
 
 def test_steps_are_counted(engine, model):

@@ -205,7 +205,7 @@ def test_next_character(tmp_path):
     task = next_character(text, pieces=6, length=12, hidden=24, epochs=4, lr=0.02)
     assert task.name == "poem"
     history = run(task, world="owners-v1", rounds=4)
-    assert history.column("accuracy")[-1] > 0.5 > history.column("accuracy")[0]
+    assert history.column("accuracy")[-1] > max(0.7, history.column("accuracy")[0] + 0.05)
     assert history.population == 6
     for bad, says in (("too short", "give a longer text"), (tmp_path / "no.txt", "no such file")):
         with pytest.raises(FedcohortError, match=says):

@@ -69,7 +69,7 @@ class TorchTask(ClassificationSpec):
     >>> x = np.linspace(-1, 1, 200, dtype=np.float32)[:, None]
     >>> task = TorchTask(lambda: nn.Linear(1, 1), (x, 3 * x[:, 0]), lr=0.3, epochs=5)
     >>> from fedcohort import simulate
-    >>> simulate(task=task, world="iid-v1(clients=5)", rounds=5, cohort_size=5).column("loss")[-1] < 0.1
+    >>> bool(simulate(task=task, world="iid-v1(clients=5)", rounds=5, cohort_size=5).column("loss")[-1] < 0.1)
     True
     """
 
@@ -162,9 +162,7 @@ class BoundTorchTask(BoundClassification):
         super().__init__(spec, world, **where)
         self._own = recipe_of(spec.model).loss is not None
         if spec.targets("pool") is not None and (world.train.label != world.train.clean).any():
-            _log.warning(
-                "world %s flips labels, and what %s learns is no label: none is flipped", world.name, self.name
-            )
+            _log.warning("world %s flips labels; the targets of %s stay as they are", world.name, self.name)
         per_sample = self._check_metrics()
         self.provides = BoundClassification.provides - (NEED_CLASSES if self._own else frozenset())
         if not per_sample:

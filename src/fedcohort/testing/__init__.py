@@ -1,4 +1,4 @@
-"""Shipped contract kit: test your own selector, method, world, task or backend in a few lines.
+"""Shipped contract kit: test your own selector, method, world, task, engine or backend in a few lines.
 
 A contract is a class of pytest tests. Inherit from it and override `make`:
 
@@ -23,6 +23,7 @@ from fedcohort.core.lazy import exports
 
 if TYPE_CHECKING:
     from fedcohort.testing.backend_contract import BackendContract as BackendContract
+    from fedcohort.testing.engine_contract import EngineContract as EngineContract
     from fedcohort.testing.linear_evaluator import LinearEvaluator as LinearEvaluator
     from fedcohort.testing.method_checks import example_round as example_round
     from fedcohort.testing.method_contract import MethodContract as MethodContract
