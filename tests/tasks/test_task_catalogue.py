@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcohort.engines import losses as objectives
-from fedcohort.engines.networks import Network
+from fedcohort.engines.networks import Network, Residual, lenet
 from fedcohort.errors import BadParameter, ConfigError, UnknownName
 from fedcohort.registry.lookup import make_task_spec
 from fedcohort.tasks import catalogue
@@ -79,6 +79,20 @@ def test_digits_pool_is_what_is_left():
     assert spec.owners() is None
     assert spec.pool.shape == (spec.labels().size, 64)
     assert float(spec.pool.max()) == 1.0
+
+
+def test_normalisation_is_an_option_and_none_is_the_default():
+    plain = catalogue.get("cifar10-cnn").model
+    assert plain == lenet((3, 32, 32), (6, 16), 5, (120, 84), 10)
+    assert plain.n_buffers == 0
+    assert catalogue.get("cifar10-cnn", norm="batch").model.n_buffers == 2 * (6 + 16)
+    assert catalogue.get("cifar10-cnn", norm="group").model.n_params == plain.n_params + 2 * (6 + 16)
+    twenty = catalogue.get("cifar10-resnet8", blocks=3, norm="batch").model
+    assert sum(isinstance(layer, Residual) for layer in twenty.layers) == 9
+    with pytest.raises(UnknownName, match="batsh"):
+        catalogue.get("cifar10-resnet8", norm="batsh")
+    with pytest.raises(BadParameter, match="blocks = 0"):
+        catalogue.get("cifar10-resnet8", blocks=0)
 
 
 def test_torch_models_are_made_when_bound(make_world):
