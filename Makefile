@@ -6,7 +6,7 @@ TEST_FLAGS ?=
 COVERAGE_FLAGS ?=
 TORTURE_FLAGS ?=
 
-.PHONY: demo test test-memory test-deployment lint style types bench torture compat clean
+.PHONY: demo docs test test-memory test-deployment lint style types bench torture compat clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/fedcohort demo
@@ -31,6 +31,11 @@ style: $(VENV)/.test-ready
 
 types: $(VENV)/.test-ready
 	$(BIN)/mypy
+
+# The site, into site/; a broken link or an undocumented name is an error.
+docs: $(VENV)/.docs-ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 bench: $(VENV)/.test-ready
 	$(BIN)/python benchmarks/selection.py
@@ -62,5 +67,9 @@ $(VENV)/.test-ready: pyproject.toml | $(VENV)/bin/python
 	-$(BIN)/python -m compileall -qq -j 0 -x '$(UNUSED)' $(VENV)/lib
 	touch $@ $(VENV)/.demo-ready
 
+$(VENV)/.docs-ready: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e ".[docs]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
