@@ -1,7 +1,7 @@
 """What the site needs beyond the pages in docs/: a front page, the API reference, and navigation by folder.
 
-The front page is README.md, and CONTRIBUTING.md and CHANGELOG.md become pages; links to files outside docs/ become plain
-text. The reference has one page per package of the front door, one entry per exported name, from its docstring.
+The front page is README.md, and CONTRIBUTING.md and CHANGELOG.md become pages; links to files outside docs/ become
+plain text. The reference has one page per package of the front door, one entry per exported name, from its docstring.
 """
 
 from __future__ import annotations
