@@ -20,6 +20,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -235,14 +236,21 @@ class SweepOutcome:
         self.errors: dict[str, str] = {}
         self.notes: dict[str, tuple[str, ...]] = {}  # what a person must know of runs that were done now
         self.id = sweep.id()
+        self._saved = 0.0  # when it was written last
 
     @property
     def file(self) -> Path:
         """Where this is written."""
         return self.store.sweeps / f"{self.id}.json"
 
+    def save_now_and_then(self) -> None:
+        """Write it down if that was not done within the last second: the file lists every run of the sweep."""
+        if time.monotonic() - self._saved >= 1.0:
+            self.save()
+
     def save(self) -> None:
         """Write it down."""
+        self._saved = time.monotonic()
         self.file.parent.mkdir(parents=True, exist_ok=True)
         runs = [
             {"id": name, "config": config.to_dict(), "state": self.states[name], "error": self.errors.get(name)}
@@ -288,11 +296,14 @@ def run_sweep(
                 outcome.errors[event.job.id] = event.text
             if event.notes:
                 outcome.notes[event.job.id] = event.notes
-            outcome.save()
+            outcome.save_now_and_then()
         if on_event is not None:
             on_event(event)
 
-    run_all(list(outcome.runs.values()), store, heard, backend=backend, workers=workers, address=address)
+    try:
+        run_all(list(outcome.runs.values()), store, heard, backend=backend, workers=workers, address=address)
+    finally:
+        outcome.save()
     return outcome
 
 
