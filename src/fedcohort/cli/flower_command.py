@@ -71,7 +71,7 @@ def status_command(
 ) -> None:
     """Say how a run is doing, also while its server runs: round, who is asked, who is silent, last error.
 
-    Exit code 0: running or finished. 1: the folder cannot be read. 3: stopped before its end. 4: stuck (--stale).
+    Exit code 0: running or finished. 2: the folder cannot be read. 3: stopped before its end. 4: stuck (--stale).
     5: nobody answered in the last round.
     """
     found = read_status(folder)

@@ -259,7 +259,7 @@ def _check_ask(population: int, size: int, profiles: Mapping[str, Array] | None)
         )
 
 
-def _checked(cohort: Cohort, rnd: Round, name: str) -> Cohort:
+def _checked(cohort: Any, rnd: Round, name: str) -> Cohort:
     """The cohort with clean types, or the reason why it breaks the contract."""
     if not isinstance(cohort, Cohort):
         what = "nothing" if cohort is None else f"{type(cohort).__name__} {cohort!r}"[:80]
