@@ -80,10 +80,13 @@ def range_words(what: Declared) -> str:
 def world_rows(spec: Any) -> list[tuple[str, str, str, str]]:
     """(name, value, range, part) of everything that can be changed in a world."""
     out = []
+    kind: Any = type(spec)
+    whole = declared(kind)
     for name, value in vars(spec).items():
-        own = declared(type(value)) if is_dataclass(value) else {}
+        made: Any = type(value)
+        own = declared(made) if is_dataclass(value) else {}
         if not own and name in ("clients", "allocation"):
-            out.append((name, repr(value), range_words(declared(type(spec))[name]), ""))
+            out.append((name, repr(value), range_words(whole[name]), ""))
         part = f"{name}: {getattr(value, 'kind', '')}"
         out += [(key, repr(getattr(value, key)), range_words(rule), part) for key, rule in own.items()]
     return out
@@ -91,7 +94,8 @@ def world_rows(spec: Any) -> list[tuple[str, str, str, str]]:
 
 def task_rows(spec: Any, options: Iterable[str]) -> list[tuple[str, str, str]]:
     """(name, value, range) of everything that can be changed in a task; no value where only the model knows it."""
-    known = declared(type(spec))
+    kind: Any = type(spec)
+    known = declared(kind)
     out = []
     for name in options:
         holder = spec.default if hasattr(spec.default, name) and name not in known else spec

@@ -8,7 +8,7 @@ than five, else the 95 % bootstrap interval of the mean.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.experiment.metrics.paired import LEAST_SEEDS, spread_name
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedcohort.experiment.metrics.comparison import Setting
 
 Runs = Mapping[str, Sequence[History] | History]
+Step = Literal["post", "mid"] | None
 MARKS = 8  # markers of a line
 
 
@@ -89,7 +90,7 @@ def plot_metric(
         colour = own[row.entry].colour
         values = [v for v in row.values.values() if v is not None]
         ax.plot(values, [at] * len(values), "|", color=colour, alpha=0.6, markersize=7)
-        if row.mean is not None:
+        if row.mean is not None and row.low is not None and row.high is not None:
             ax.plot([row.low, row.high], [at, at], "-", color=colour, linewidth=1.8)
             marker = own[row.entry].line()["marker"]
             ax.plot([row.mean], [at], marker, color=colour, markersize=6)
@@ -127,9 +128,7 @@ def _seeds(runs: Runs) -> dict[str, list[History]]:
     return found
 
 
-def _draw(
-    ax: Axes, found: Mapping[str, bands.Band], labels: Mapping[str, str] | None, size: float, step: str | None
-) -> None:
+def _draw(ax: Axes, found: Mapping[str, bands.Band], labels: Mapping[str, str] | None, size: float, step: Step) -> None:
     own = looks(found)
     counts = [band.seeds for band in found.values()]
     for name, band in found.items():
@@ -140,11 +139,14 @@ def _draw(
     name_lines(ax, counts)
 
 
-def _line(ax: Axes, band: bands.Band, own: Look, label: str, size: float, step: str | None) -> None:
+def _line(ax: Axes, band: bands.Band, own: Look, label: str, size: float, step: Step) -> None:
     every = max(1, band.x.size // MARKS)
-    marks = {"markevery": (own.marker * every // 8 if band.x.size > MARKS else 0, every), "markersize": 4}
+    marks: dict[str, Any] = {
+        "markevery": (own.marker * every // 8 if band.x.size > MARKS else 0, every),
+        "markersize": 4,
+    }
     style = f"steps-{step}" if step else "default"
     ax.plot(band.x / size, band.y, label=label, linewidth=1.6, drawstyle=style, **marks, **own.line())
     if band.low is not None and band.high is not None:
-        shade = {"color": own.colour, "alpha": 0.15, "linewidth": 0}
+        shade: dict[str, Any] = {"color": own.colour, "alpha": 0.15, "linewidth": 0}
         ax.fill_between(band.x / size, band.low, band.high, step=step, **shade)

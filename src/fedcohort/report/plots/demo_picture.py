@@ -57,11 +57,11 @@ def _cell(value: SeedInterval, form: str = "") -> str:
     """Mean and spread; without a form, of a time."""
     if value.count == 0:
         return NOT_REACHED
-    ends = (value.low, value.high) if value.count > 1 else ()
+    ends: tuple[float | None, float | None] = (value.low, value.high) if value.count > 1 else (None, None)
     if not form:
         text = time_text(value.mean, *ends, form="({}-{})")
     else:
-        text = form.format(value.mean) + (f" ({'-'.join(map(form.format, ends))})" if ends else "")
+        text = form.format(value.mean) + (f" ({'-'.join(map(form.format, ends))})" if value.count > 1 else "")
     return text if value.count == value.total else f"{text} (in {value.count} of {value.total})"
 
 
