@@ -287,6 +287,7 @@ SLOW = (
     "feel",
     "divfl",
     "linucb",
+    "ledger",
     "processes",
 )  # left out of --quick
 

@@ -35,6 +35,7 @@ BELIEVERS = (
     "fedcor",
     "divfl",
     "tifl",
+    "ledger",
 )
 
 
