@@ -83,6 +83,10 @@ CHANGES = {
     "wait_for_slow": 0.5,
     "use_floor": 0.25,
     "weight_by_use": 1.0,
+    "stop_at": 0.9,
+    "patience": 5,
+    "device": "cpu",
+    "precision": "bfloat16",
 }
 
 
@@ -92,6 +96,14 @@ def test_everything_that_can_change_a_result_changes_the_digest():
     digests += [from_mapping({"selector": f"oort(explore={x})"}).digest() for x in (0.5, 0.6)]
     digests += [from_mapping({"task": "digits-mlp(lr=0.2)"}).digest(), RunConfig().digest()]
     assert len(set(digests)) == len(digests)
+
+
+def test_keys_and_parameters_that_came_later_leave_old_digests_alone():
+    """Run folders and the archive of the arena are found by these."""
+    assert RunConfig().digest()[:12] == "aef461ce39df"
+    assert RunConfig(task="cifar10-cnn").digest()[:12] == "c604fb094c8f"
+    assert RunConfig(task="cifar10-cnn(augment='none')").digest()[:12] == "c604fb094c8f"
+    assert RunConfig(task="cifar10-cnn(augment='crop-flip')").digest()[:12] != "c604fb094c8f"
 
 
 def test_a_world_file_counts_by_what_is_in_it(tmp_path):
