@@ -207,3 +207,16 @@ def test_packs_round_trip_and_refuse_damage():
     bad = data.replace(b'"<i2"', b'"|O8"')
     with pytest.raises(PackError):
         unpack(bad)
+
+
+def test_several_processes_may_write_one_shared_file(tmp_path):
+    """Two sweeps on one store: without names of their own, one takes away the other's temporary file."""
+    code = (
+        "import sys; from pathlib import Path; from fedcohort.storage.snapshots import write_durably\n"
+        "for _ in range(100): write_durably(Path(sys.argv[1]), sys.argv[2].encode() * 1000, shared=True)"
+    )
+    path = tmp_path / "shared.json"
+    both = [subprocess.Popen([sys.executable, "-c", code, str(path), letter]) for letter in "ab"]
+    assert [child.wait(120) for child in both] == [0, 0]
+    assert path.read_bytes() in (b"a" * 1000, b"b" * 1000)
+    assert list(tmp_path.iterdir()) == [path]

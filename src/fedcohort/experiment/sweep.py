@@ -257,7 +257,7 @@ class SweepOutcome:
             for name, config in self.runs.items()
         ]
         whole = {"name": self.sweep.name, "id": self.id, "sweep": self.sweep.toml(), "runs": runs}
-        write_durably(self.file, json.dumps(whole, indent=1).encode())
+        write_durably(self.file, json.dumps(whole, indent=1).encode(), shared=True)
 
 
 def run_sweep(

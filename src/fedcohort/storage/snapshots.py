@@ -7,6 +7,7 @@ synced; the previous one stays until the next. If the newest one is damaged, the
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,12 @@ class Snapshots:
         return sorted(int(p.stem.removeprefix("round-")) for p in found if p.stem.removeprefix("round-").isdigit())
 
 
-def write_durably(path: Path, data: bytes, disk: Disk = DISK) -> None:
-    """Replace a file so that after a crash it holds either the old or the new bytes."""
-    part = path.with_name(f".{path.name}.part")
+def write_durably(path: Path, data: bytes, disk: Disk = DISK, *, shared: bool = False) -> None:
+    """Replace a file so that after a crash it holds either the old or the new bytes.
+
+    With `shared`, several processes may write this file at the same time; it holds what one of them wrote.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part" if shared else f".{path.name}.part")
     try:
         disk.write(part, data)
         disk.sync(part)
