@@ -269,3 +269,10 @@ def test_the_last_bits_of_the_maths_library_do_not_matter(name, monkeypatch):
     for module in (keyed_draws, partition, latency):
         monkeypatch.setattr(module, "np", OtherMachine())
     assert build(name).digest == PINNED[name]
+
+
+def test_fields_that_fit_only_together_are_set_together():
+    both = make_world_spec("mixed-v1(latency__factors=(0.5, 2.0), latency__shares=(0.5, 0.5))").latency
+    assert (tuple(both.factors), tuple(both.shares)) == ((0.5, 2.0), (0.5, 0.5))
+    kind_last = make_world_spec("mixed-v1(latency__sigma=0.7, latency='lognormal')").latency
+    assert (kind_last.kind, kind_last.sigma) == ("lognormal", 0.7)

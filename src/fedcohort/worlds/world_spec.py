@@ -123,36 +123,35 @@ class WorldSpec:
         A section takes a kind, a table, or an obvious number: noise=0.2 (mean rate), availability=0.8 (Bernoulli).
         """
         spec = self
+        parts: dict[str, dict[str, Any]] = {}  # fields of one section are set together: each alone might not fit
         for key, value in overrides.items():
-            spec = spec._with(key, value)
+            section, _, inner = key.replace(".", "__").partition("__")
+            if inner and section not in SECTIONS:
+                raise UnknownName.among("section of a world", section, SECTIONS)
+            if inner == "kind":
+                spec = replace(spec, **{section: from_dict(section, SECTIONS[section], {"kind": value})})
+            elif inner:
+                parts.setdefault(section, {})[inner] = value
+            elif key in SECTIONS:
+                spec = replace(spec, **{key: spec._section(key, value)})
+            elif key in {f.name for f in fields(self)}:
+                spec = replace(spec, **{key: value})
+            else:
+                parts.setdefault(spec._holder(key, value), {})[key] = value
+        for section, values in parts.items():
+            spec = replace(spec, **{section: _changed(section, getattr(spec, section), values)})
         return spec
 
-    def _with(self, key: str, value: Any) -> WorldSpec:
-        section, _, inner = key.replace(".", "__").partition("__")
-        if inner:
-            if section not in SECTIONS:
-                raise UnknownName.among("section of a world", section, SECTIONS)
-            return self._with_field(section, inner, value)
-        if key in SECTIONS:
-            return replace(self, **{key: self._section(key, value)})
-        if key in {f.name for f in fields(self)}:
-            return replace(self, **{key: value})
+    def _holder(self, key: str, value: Any) -> str:
+        """The one section that has a field of this name."""
         holders = [s for s in SECTIONS if key in _field_names(getattr(self, s))]
-        if len(holders) == 1:
-            return self._with_field(holders[0], key, value)
-        if holders:
+        if len(holders) > 1:
             choices = " or ".join(f"{s}__{key}" for s in holders)
             raise BadParameter(f"{key} = {value!r}", "several sections have a field of this name", f"write {choices}")
-        fine = {n for s in SECTIONS for n in _field_names(getattr(self, s))}
-        raise UnknownName.among(f"parameter of world {self.name}", key, fine | {f.name for f in fields(self)})
-
-    def _with_field(self, section: str, name: str, value: Any) -> WorldSpec:
-        current = getattr(self, section)
-        if name == "kind":
-            return replace(self, **{section: from_dict(section, SECTIONS[section], {"kind": value})})
-        if name not in _field_names(current):
-            raise UnknownName.among(f"parameter of {section} {current.kind!r}", name, _field_names(current))
-        return replace(self, **{section: replace(current, **{name: value})})
+        if not holders:
+            fine = {n for s in SECTIONS for n in _field_names(getattr(self, s))}
+            raise UnknownName.among(f"parameter of world {self.name}", key, fine | {f.name for f in fields(self)})
+        return holders[0]
 
     def _section(self, name: str, value: Any) -> Any:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -166,6 +165,13 @@ class WorldSpec:
         if isinstance(value, Section):
             return value
         return from_dict(name, SECTIONS[name], {"kind": value} if isinstance(value, str) else value)
+
+
+def _changed(section: str, current: Any, values: Mapping[str, Any]) -> Any:
+    for name in values:
+        if name not in _field_names(current):
+            raise UnknownName.among(f"parameter of {section} {current.kind!r}", name, _field_names(current))
+    return replace(current, **values)
 
 
 def _plain(value: Any) -> Any:
