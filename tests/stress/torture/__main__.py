@@ -131,9 +131,12 @@ ROWS = (
     ),
     Row(
         "kill -9 of real Flower processes",
-        "0 records lost, the run finishes and replays, 0 processes left",
+        "50 of each; 0 records lost, the run finishes and replays, 0 processes left",
         lambda q: flower.kills(_many(q, 1, 50), SEED, KILLS),
-        lambda f: not (f["records lost"] or f["runs not finished"] or f["processes left"]),
+        lambda f: (
+            all(f[f"{kind} killed"] >= f["wanted of each"] for kind in flower.KINDS)
+            and not (f["records lost"] or f["runs not finished"] or f["processes left"])
+        ),
     ),
     Row(
         "every SuperNode restarted in turn, real Flower processes",

@@ -52,7 +52,7 @@ def kills(each: int, seed: int, kept: Path | None = None) -> dict[str, Any]:
         with ThreadPoolExecutor(len(SECURE)) as pool:
             list(pool.map(lambda at: _group(at, seed, notes, Path(name)), range(len(SECURE))))
         left = mentioning(Path(name))
-    return notes.figures() | {"processes left": len(left)}
+    return {"wanted of each": each, **notes.figures(), "processes left": len(left)}
 
 
 class Notes:
