@@ -110,50 +110,6 @@ def test_run_from_toml_with_changes(tmp_path):
     assert (tmp_path / "r" / "metrics.jsonl").read_bytes() == (tmp_path / "again" / "metrics.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["run", "--selector", "ort"], ["'ort'", "oort"]),
-        (["run", "--method", "fedavgg"], ["fedavgg", "fedavg"]),
-        (["run", "--world", "mixed-v2"], ["mixed-v2", "mixed-v1"]),
-        (["run", "--task", "digits-mpl"], ["digits-mpl", "digits-mlp"]),
-        (["run", "--selector", "oort(explor=1)"], ["explor", "explore"]),
-        (["run", "--selector", "oort(explore=7)"], ["explore = 7"]),
-        (["run", "--selector", "oort(explore='a')"], ["explore = 'a'", "must be a number", "0.9"]),
-        (["run", "--selector", "oort(explore="], ["name(key=value"]),
-        (["run", "--selector", "oort(__import__('os'))"], ["key=literal"]),
-        (["run", "--cohort-size", "0"], ["size", "0"]),
-        (["run", "--cohort-size", "-4"], ["size", "-4"]),
-        (["run", "--cohort-size", "5000"], ["size = 5000", "clients"]),
-        (["run", "--rounds", "0"], ["rounds"]),
-        (["run", "--seed", "-1"], ["seed", "-1"]),
-        (["run", "--set", "dedline=3"], ["dedline", "deadline"]),
-        (["run", "--set", "deadline"], ["KEY=VALUE"]),
-        (["run", "--selector", "oort", "--set", "selector.explor=1"], ["explor", "explore"]),
-        (["run", "--set", "selektor.explore=1"], ["selektor", "selector"]),
-        (["run", "--set", "method.servr_lr=1"], ["servr_lr", "server_lr"]),
-        (["run", "--set", "world.clints=1"], ["clints", "clients"]),
-        (["run", "--set", "world.noise.concentratio=1"], ["concentratio", "concentration"]),
-        (["run", "--set", "task.epoch=1"], ["epoch", "epochs"]),
-        (["run", "--set", "rounds.x=1"], ["rounds.x", "without parameters"]),
-        (["run", "--set", "seed=true"], ["seed"]),
-        (["run", "--set", "over_select=inf"], ["over_select", "finite"]),
-        (["run", "--set", "deadline=-1"], ["deadline"]),
-        (["run", "nothing.toml"], ["nothing.toml", "no such file"]),
-        (["run", "--set", "engine=warp"], ["warp"]),
-        (["resume", "nowhere"], ["nowhere", "no such folder"]),
-        (["show", "oortt"], ["oortt", "oort"]),
-        (["list", "selector"], ["selectors"]),
-        (["world", "show", "mixed-v9"], ["mixed-v9"]),
-    ],
-)
-def test_mistakes_are_one_line(args, words, tmp_path):
-    line = mistake(*args, cwd=tmp_path)
-    for word in words:
-        assert word in line
-    assert not list(tmp_path.iterdir())  # nothing half-written
-
-
 def test_broken_toml_names_the_place(tmp_path):
     (tmp_path / "b.toml").write_text("selector = \n")
     assert "line 1" in mistake("run", "b.toml", cwd=tmp_path)

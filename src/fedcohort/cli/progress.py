@@ -91,24 +91,35 @@ def interruptible(folder: Path) -> Iterator[None]:
         stopped("nothing was written yet; start again with the same command")
 
 
-class _Lines(logging.Handler):
-    """Log records as lines on standard error."""
+class EngineLines(logging.Handler):
+    """Log records as lines on standard error, held until the first round has ended: an error stands alone."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.held: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line."""
-        Console(stderr=True, highlight=False, soft_wrap=True).print(plain(record.getMessage()))
+        """One line more."""
+        self.held.append(record.getMessage())
+
+    def show(self, row: object = None) -> None:
+        """Print what is held."""
+        del row
+        while self.held:
+            Console(stderr=True, highlight=False, soft_wrap=True).print(plain(self.held.pop(0)))
 
 
 @contextlib.contextmanager
-def engine_lines() -> Iterator[None]:
+def engine_lines() -> Iterator[EngineLines]:
     """Meanwhile, what engines log is printed: which one was chosen, on which device, and why."""
-    log, lines = logging.getLogger("fedcohort.engine"), _Lines(logging.INFO)
+    log, lines = logging.getLogger("fedcohort.engine"), EngineLines()
     before = log.level, log.propagate
     log.addHandler(lines)
     log.setLevel(logging.INFO)
     log.propagate = False
     try:
-        yield
+        yield lines
+        lines.show()
     finally:
         log.removeHandler(lines)
         log.level, log.propagate = before

@@ -58,13 +58,13 @@ def run_command(
     name = place.absolute().name
     with (
         interruptible(place),
-        engine_lines(),
+        engine_lines() as lines,
         Writers(name, config.to_dict(), tensorboard, mlflow) as writers,
         _Bar(config.rounds) as bar,
     ):
         if not force and store.state(config, place) == "unfinished":
             writers.take(running.read(place).history.rows)
-        obtained = store.obtain(config, folder=place, force=force, on_round=both(writers, bar.show))
+        obtained = store.obtain(config, folder=place, force=force, on_round=both(lines.show, writers, bar.show))
         writers.take(obtained.finished.history.rows)
     _summary(obtained.finished, {"read": " (read from the store)", "resumed": " (resumed)"}.get(obtained.how, ""))
 
@@ -79,12 +79,12 @@ def resume_command(
     name, keys = folder.absolute().name, known.config.to_dict()
     with (
         interruptible(folder),
-        engine_lines(),
+        engine_lines() as lines,
         Writers(name, keys, tensorboard, mlflow) as writers,
         _Bar(known.config.rounds, len(known.history.rows)) as bar,
     ):
         writers.take(known.history.rows)
-        finished = running.resume(folder, both(writers, bar.show))
+        finished = running.resume(folder, both(lines.show, writers, bar.show))
     _summary(finished)
 
 

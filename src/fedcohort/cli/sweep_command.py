@@ -87,6 +87,12 @@ def _arguments(given: list[str]) -> tuple[Path | None, list[tuple[str, Any]]]:
     files = [text for text in given if "=" not in text or text.endswith(".toml")]
     if len(files) > 1:
         raise BadParameter(f"{files[0]} and {files[1]}", "a sweep has one file", "name one, or write KEY=[VALUES]")
+    if (
+        files
+        and files[0].partition(".")[0] in (*configuration.KEYS, *sweeping.AXES, "seeds")
+        and not Path(files[0]).exists()
+    ):
+        raise BadParameter(files[0], "this key has no values", f"write e.g. {files[0]}=[VALUE,VALUE], without spaces")
     return Path(files[0]) if files else None, [_listed(text) for text in given if text not in files]
 
 

@@ -68,10 +68,13 @@ def simulate(
     own = {k: v for k, v in given.items() if not isinstance(v, str) and not (k == "world" and v is None)}
     for kind, value in own.items():
         _check_not_data(kind, value)
+        shown = " ".join(f"{kind} = {value!r}".split())[:120]
+        remedy = f"give an object of it, e.g. {getattr(value, '__name__', '')}()"
+        check(not isinstance(value, type), shown, "this is a class", remedy)
         check(
             all(hasattr(value, part) for part in _PARTS[kind]),
-            f"{kind} = {value!r}"[:200],
-            f"this is neither the name of a {kind} nor an object that can {' and '.join(_PARTS[kind])}",
+            shown,
+            f"this is neither the name of a {kind} nor an object with {' and '.join(_PARTS[kind])}",
             f"see `fedcohort list {kind}s`, or docs/testing.md for your own",
         )
     if world is None and "task" in own:

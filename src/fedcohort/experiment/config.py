@@ -55,7 +55,13 @@ class RunConfig(RunSettings):
 
     def canonical(self) -> RunConfig:
         """The same run with its texts in canonical form; unknown names and parameters are refused."""
-        changes: dict[str, Any] = {kind: texts.canonical(kind, getattr(self, kind)) for kind in texts.KINDS}
+        changes: dict[str, Any] = {}
+        for kind in texts.KINDS:
+            try:
+                changes[kind] = texts.canonical(kind, getattr(self, kind))
+            except BadParameter as error:
+                text = f"{kind} = {error.value}" if error.value == repr(getattr(self, kind)) else error.value
+                raise BadParameter(text, error.rule, error.remedy) from None
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -136,8 +142,9 @@ def unknown_key(key: str, more: Iterable[str] = (), given: Mapping[str, Any] | N
         for kind in texts.KINDS:
             text = _text(kind, given)
             if isinstance(text, str) and key in texts.parameters(kind, text):
-                rule = f"it is a parameter of the {kind} {texts.name_of(text)}"
-                return UnknownName(f"key {key!r}", rule, f"write {kind}.{key}=VALUE")
+                name = texts.name_of(text)
+                remedy = f"write {kind}.{key}=VALUE, or {kind} = '{name}({key}=VALUE)'"
+                return UnknownName(f"key {key!r}", f"it is a parameter of the {kind} {name}", remedy)
         homes = [f"{kind}.{key}" for kind in texts.KINDS if texts.holders(kind, key)]
         if homes:
             some = texts.holders(homes[0].partition(".")[0], key)

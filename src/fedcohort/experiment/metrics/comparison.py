@@ -134,7 +134,7 @@ def setting_names(configs: Sequence[RunConfig], by: str = "selector") -> list[st
 
 
 def compare(
-    paths: Sequence[Path],
+    paths: str | Path | Sequence[str | Path],
     *,
     name: str = "terminal",
     baseline: str | None = None,
@@ -144,10 +144,10 @@ def compare(
 ) -> Comparison:
     """Compare finished runs, paired by seed.
 
-    `paths` are run folders, folders that hold runs, or sweep files; `name` is the metric. The runs that agree in
-    everything but the seed and the key `by` ("selector" or "method") form a setting. `baseline` is the entry that the
-    others are compared with: uniform (or fedavg) if it is there, else the first one. `target` is for metrics that need
-    one. `store` is where the runs of a sweep's .toml are.
+    `paths` is a run folder, a folder that holds runs or a sweep file, or several; `name` is the metric. The runs that
+    agree in everything but the seed and the key `by` ("selector" or "method") form a setting. `baseline` is the entry
+    that the others are compared with: uniform (or fedavg) if it is there, else the first one. `target` is for metrics
+    that need one. `store` is where the runs of a sweep's .toml are.
 
     >>> from tempfile import mkdtemp
     >>> store = Store(Path(mkdtemp()))
@@ -159,7 +159,8 @@ def compare(
     if by not in BY:
         raise UnknownName.among("key to compare by", by, BY)
     chosen = metric(name)
-    done, notes = folders(paths, store)
+    given = [paths] if isinstance(paths, (str, Path)) else paths
+    done, notes = folders([Path(path) for path in given], store)
     records = [record(folder) for folder in done]
     return compare_records(records, chosen, baseline=baseline, by=by, target=target, notes=notes)
 
