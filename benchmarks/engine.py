@@ -1,7 +1,8 @@
 """How fast a cohort trains: fedcohort's engines against PyTorch, Flower's simulation and pfl-research, in one run.
 
-    python benchmarks/engine.py --long               W1, W2, W3: every contender three times, interleaved; then scaling
-                                                     and 200 rounds of W1
+    python benchmarks/engine.py --long               W1 to W4 and a GRU: every contender three times, interleaved; then
+                                                     scaling and 200 rounds of W1
+    python benchmarks/engine.py --device cuda        the same with torch_vmap and a PyTorch loop on the device
     python benchmarks/engine.py --page               only rewrite the page from the stored results
 
 Every contender runs in a process of its own, trains the same networks on data of the same shape, and reports the
@@ -33,28 +34,37 @@ PEERS = HERE / "peers"
 sys.path[:0] = [str(PEERS), str(HERE)]
 import workloads  # noqa: E402
 
-from engine_page import FLOWER, PFL, TWO, page, ratios  # noqa: E402
+from engine_page import FLOWER, LAST, OURS, PFL, RAY, TWO, WORKERS, page  # noqa: E402
 
 
-def contenders(peer_python):
+def contenders(peer_python, device):
     here, cores = sys.executable, str(os.cpu_count())
     peer = str(peer_python)
     found = {
-        "fedcohort fused": [here, "ours.py", "{w}", "{fast}", "fused"],
-        "fedcohort torch_workers": [here, "ours.py", "{w}", "{slow}", "torch_workers"],
+        OURS: [here, "ours.py", "{w}", "{fast}", "fused"],
+        WORKERS: [here, "ours.py", "{w}", "{slow}", "torch_workers"],
+        RAY: [here, "ours.py", "{w}", "{fast}", "ray"],
         "PyTorch loop": [here, "pytorch_loop.py", "{w}", "{slow}"],
         TWO: [here, "pytorch_processes.py", "{w}", "{slow}"],
-        f"{TWO}, channels-last": [here, "pytorch_processes.py", "{w}", "{slow}", "last"],
+        LAST: [here, "pytorch_processes.py", "{w}", "{slow}", "last"],
         FLOWER: [here, "flower_simulation.py", "{w}", "{slow}"],
         f"{PFL}, one process": [peer, "pfl_research.py", "{w}", "{slow}"],
         f"{PFL}, processes": [
             peer, "-m", "torch.distributed.run", "--nproc_per_node", cores, "pfl_research.py", "{w}", "{slow}"
         ],
     }  # fmt: skip
+    if device != "cpu":
+        found[f"fedcohort torch_vmap on {device}"] = [here, "ours.py", "{w}", "{slow}", "torch_vmap", device]
+        found[f"PyTorch loop on {device}"] = [here, "pytorch_loop.py", "{w}", "{slow}", device]
     if not Path(peer_python).exists():
         print(f"{peer_python} is missing: no pfl-research (see benchmarks/README.md)")
         found = {name: command for name, command in found.items() if not name.startswith(PFL)}
     return found
+
+
+def takes_part(contender, workload):
+    """Whether a contender can train a workload: `fused` has no GRU, and ray is measured where cohorts are large."""
+    return not ((workload == "GRU" and contender in (OURS, FLOWER)) or (contender == RAY and workload != "W3"))
 
 
 def run(command, workload, rounds):
@@ -75,6 +85,7 @@ def run(command, workload, rounds):
 def compare(name, table, repeats, rounds):
     """Thousand client-samples per second of every contender: best and median over the repetitions."""
     passes = workloads.WORKLOADS[name].passes
+    table = {contender: command for contender, command in table.items() if takes_part(contender, name)}
     speeds = {contender: [] for contender in table}
     for repeat in range(repeats):
         for contender, command in table.items():
@@ -169,6 +180,7 @@ def arguments():
     ask.add_argument("--rounds", type=int, default=2, help="counted rounds of each repetition (fused: three times)")
     ask.add_argument("--only", nargs="*", help="contenders whose names contain one of these")
     ask.add_argument("--peers-python", default=HERE / "peers-venv" / "bin" / "python")
+    ask.add_argument("--device", default="cpu", help="also time torch_vmap and a PyTorch loop there, e.g. on cuda")
     ask.add_argument("--long", action="store_true", help="also time 200 rounds of W1")
     ask.add_argument("--dry", action="store_true", help="write no files")
     ask.add_argument(
@@ -182,13 +194,13 @@ def main():
     if given.page:
         write(json.loads((HERE / "results" / "engine.json").read_text()))
         return
-    table = contenders(given.peers_python)
+    table = contenders(given.peers_python, given.device)
     if given.only:
         table = {name: c for name, c in table.items() if any(part in name for part in given.only)}
-    results = {"machine": machine(), "repeats": given.repeats, "workloads": {}, "ratios": {}}
+    results = {"machine": machine(), "repeats": given.repeats, "workloads": {}}
     for name in given.workloads:
         results["workloads"][name] = compare(name, table, given.repeats, given.rounds)
-        results["ratios"][name] = ratios(name, results["workloads"][name])
+        results["machine"]["load_after"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
         if not given.dry:
             write(results)
     if given.long:

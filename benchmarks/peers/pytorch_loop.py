@@ -1,4 +1,4 @@
-"""Plain PyTorch, one process, all threads: a DataLoader per client, as tutorials write it."""
+"""Plain PyTorch, one process, all threads: a DataLoader per client, as tutorials write it. Third argument: a device."""
 
 import sys
 import time
@@ -8,8 +8,9 @@ import workloads
 from torch.utils.data import DataLoader, TensorDataset
 
 w, rounds = workloads.WORKLOADS[sys.argv[1]], int(sys.argv[2])
+device = (sys.argv[3:] or ["cpu"])[0]
 x, y = (torch.from_numpy(a) for a in workloads.pool(w))
-model, loss = workloads.module(w), torch.nn.CrossEntropyLoss()
+model, loss = workloads.module(w).to(device), torch.nn.CrossEntropyLoss()
 shared = {k: v.clone() for k, v in model.state_dict().items()}
 seconds = []
 for index in range(rounds):
@@ -22,7 +23,7 @@ for index in range(rounds):
         for _ in range(w.epochs):
             for a, b in DataLoader(TensorDataset(x[at], y[at]), w.batch, shuffle=True):
                 optimiser.zero_grad()
-                loss(model(a), b).backward()
+                loss(model(a.to(device)), b.to(device)).backward()
                 optimiser.step()
         for k, v in model.state_dict().items():
             total[k] += v / w.cohort

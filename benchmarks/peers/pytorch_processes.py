@@ -15,7 +15,7 @@ def work(name, last, orders, answers):
     torch.set_num_threads(1)
     w = workloads.WORKLOADS[name]
     x, y = (torch.from_numpy(a) for a in workloads.pool(w))
-    form = torch.channels_last if last else torch.contiguous_format
+    form = torch.channels_last if last and x.ndim == 4 else torch.contiguous_format
     model, x = workloads.module(w).to(memory_format=form), x.contiguous(memory_format=form)
     while True:
         order = orders.get()

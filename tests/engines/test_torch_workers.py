@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from fedcohort.engines import losses as objectives
-from fedcohort.engines.networks import Conv, Flatten, Linear, MaxPool, Network, ReLU, mlp
+from fedcohort.engines.networks import Conv, Flatten, Linear, MaxPool, Network, ReLU, mlp, resnet
 from fedcohort.engines.torch_modules import initial
 from fedcohort.engines.torch_reference import ReferenceEngine
 from fedcohort.engines.torch_workers import messages as wire
 from fedcohort.engines.torch_workers import processes, workers_engine
+from fedcohort.engines.torch_workers.variant import pool_first
 from fedcohort.types import Model, Plan
 
 from . import oracle
@@ -135,3 +136,24 @@ def test_a_damaged_memory_is_forgotten(cache):
     engine = workers_engine.WorkersEngine(NET, oracle.body(NET, SIZES), 1)
     engine.train(Model(NET.initial(np.random.default_rng(0))), np.arange(2), plan())
     assert len(json.loads((cache / "engines.json").read_text())) == 1
+
+
+def test_pooling_before_the_relu_changes_no_bit():
+    """Outputs and every gradient are equal, also where whole windows are cut to zero and where values are tied."""
+    import copy
+
+    import torch
+
+    torch.manual_seed(0)
+    nn = torch.nn
+    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 3, 2), nn.ReLU(), nn.Flatten())
+    other = copy.deepcopy(module)
+    assert pool_first(other) == 1
+    assert [type(m).__name__ for m in other][1:3] == ["MaxPool2d", "ReLU"]
+    x = torch.randint(-1, 2, (6, 2, 9, 9)).float()
+    outputs = []
+    for m in (module, other):
+        out = m(x)
+        (out * torch.arange(out.numel()).reshape(out.shape)).sum().backward()
+        outputs.append([out, *(p.grad for p in m.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*outputs, strict=True))
