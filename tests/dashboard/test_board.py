@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.dashboard.runs import POPULATION, Served, begin, one_round, write
 
+from fedcohort import Dataset, simulate, task_from
 from fedcohort.dashboard.board import Board
 from fedcohort.dashboard.track import Track
 from fedcohort.errors import JournalDamaged, StoreError
@@ -261,3 +262,11 @@ def test_many_tracks_are_forgotten_again(tmp_path, monkeypatch):
         board.track(run)
     assert len(board._tracks) == 2
     assert POPULATION == 5
+
+
+def test_clients_are_called_by_their_names(tmp_path):
+    data = Dataset.from_arrays(np.zeros((12, 2)), np.arange(12) % 2, client=["north", "south", "west"] * 4)
+    simulate(task=task_from(data, hidden=()), rounds=2, cohort_size=2, engine="numpy", out=tmp_path / "run")
+    track = Track(tmp_path / "run" / "journal.db")
+    track.advance()
+    assert [track.client(slot)["name"] for slot in range(4)] == ["north", "south", "west", "3"]

@@ -10,6 +10,7 @@ from fedcohort import Dataset, simulate, task_from
 from fedcohort.cli.main import app
 from fedcohort.errors import FedcohortError
 from fedcohort.experiment.runs import read
+from fedcohort.report.views import client, cohort_map
 
 
 def invoke(*arguments):
@@ -92,3 +93,9 @@ def test_mistakes_of_export_are_one_sentence(run, tmp_path):
             invoke(*arguments)
         assert says in str(caught.value)
     assert read(run[0]).history.names == run[1].names
+
+
+def test_reports_call_clients_by_their_names(run):
+    found = cohort_map(run[0])
+    assert found["names"] == list(run[1].names) == [f"site{i}" for i in range(1, 6)]
+    assert client(run[0], 3)["name"] == "site4"

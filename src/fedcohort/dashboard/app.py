@@ -143,6 +143,7 @@ def _map(track: Track, last: int) -> Plain:
         "first": first,
         "cells": cells[np.isin(cells[:, 1], slots)].ravel().tolist(),
         "slots": slots.tolist(),
+        "names": [track.name(slot) for slot in slots.tolist()],
         "legend": list(views.OUTCOMES),
         "traits": {"asked": times.tolist()},
     }

@@ -68,6 +68,7 @@ class Track:
         self.broken: JournalDamaged | None = None
         self.config: Plain = {}
         self.population = 0
+        self.names: list[str] = []  # of the clients, where the data name them
         self.columns: dict[str, array[float]] = {}
         self.index, self.ends, self.asks, self.tells = array("q"), array("q"), array("q"), array("q")
         self.clients, self.outcomes = array("q"), array("b")
@@ -95,6 +96,8 @@ class Track:
         if record.kind == "open":
             header = record.unpack()[1]
             self.config = header["config"] if isinstance(header.get("config"), dict) else header
+            names = header.get("clients")
+            self.names = [text(name) for name in names] if isinstance(names, list) else []
         elif record.kind == "ask":
             self._asked[record.round] = record.seq
             self.population = max(self.population, int(real(record.unpack()[1].get("population")) or 0))
@@ -178,6 +181,10 @@ class Track:
             found = np.unique(np.array(self.clients, np.int64), return_counts=True)
         return found[0], found[1]
 
+    def name(self, slot: int) -> str:
+        """How a client is called: its name in the data, or its slot."""
+        return self.names[slot] if slot < len(self.names) else str(slot)
+
     def client(self, slot: int, most: int = 100) -> Plain:
         """One client: every time it was asked, and why, for the newest `most` times (as `report.views` tells it)."""
         with self.lock:
@@ -196,6 +203,7 @@ class Track:
         counts = np.bincount(outcome[at], minlength=len(Outcome))
         return {
             "slot": slot,
+            "name": self.name(slot),
             "asked": int(at.size),
             "rounds": self.rounds,
             "outcomes": {o.name: int(counts[o]) for o in Outcome if counts[o]},

@@ -22,7 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 from fedcohort.core.columns import unpack_slots
 from fedcohort.errors import FedcohortError, check
 from fedcohort.report.traits import order, same_words, tells_apart, traits_of
-from fedcohort.storage.journal_reader import Record
+from fedcohort.rounds.history import client_names
+from fedcohort.storage.journal_reader import JournalReader, Record
 from fedcohort.storage.run_folder import RunFolder
 from fedcohort.types import Arrays, Outcome
 
@@ -92,6 +93,7 @@ def cohort_map(folder: Path, since: int = 0, rows: int = ROWS) -> dict[str, Any]
         "rounds": len(asked),
         "population": population,
         "clients": slots.tolist(),
+        "names": _named(journal, slots.tolist()),
         "asked": [place[c][kept[t]].tolist() for t, c in asked.items()],
         "outcomes": ["".join(map(str, outcome[t][kept[t]])) for t in asked],
         "legend": list(OUTCOMES),
@@ -100,6 +102,12 @@ def cohort_map(folder: Path, since: int = 0, rows: int = ROWS) -> dict[str, Any]
         "note": note or same_words(same),
         "next": max(asked) + 1 if asked else since,
     }
+
+
+def _named(journal: JournalReader, slots: list[int]) -> list[str]:
+    """How clients are called: their names in the data, or their slots."""
+    names = client_names(journal)
+    return [names[slot] if slot < len(names) else str(slot) for slot in slots]
 
 
 def _cohorts(records: Iterator[Record]) -> tuple[dict[int, Slots], dict[int, Slots], int]:
@@ -142,6 +150,7 @@ def client(folder: Path, slot: int, limit: int = VISITS) -> dict[str, Any]:
     newest = [visits[t] for t in sorted(visits)][-limit:]
     return {
         "slot": slot,
+        "name": _named(journal, [slot])[0],
         "traits": {n: plain(v[slot : slot + 1])[0] for n, v in traits.items()},
         "asked": len(visits),
         "available": there,

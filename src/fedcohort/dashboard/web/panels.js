@@ -107,7 +107,7 @@ const Panels = (() => {
     put(el("map-note"), [left > 0 ? `the ${map.slots.length} of ${number(map.population)} clients that were asked most often` : "", map.note].filter(Boolean).join("; "));
     FedCharts.map(el("map"), {
       rows: map.slots.length, columns: Math.max(map.next - map.first, 1), first: map.first, cells, order,
-      rowLabels: map.slots, legend: map.legend, mark: place.get(state.slot),
+      rowLabels: map.names, legend: map.legend, mark: place.get(state.slot),
       orderName: key === "slot" ? "client" : `client, by ${ORDERS[key] || key}`,
       readout: (row) => Object.entries(map.traits).map(([name, column]) => `${ORDERS[name] || name} ${number(column[row], 3)}`),
       onClick: (row) => choose(map.slots[row]),
@@ -122,7 +122,7 @@ const Panels = (() => {
       put(el("client-words"), found.error);
       return;
     }
-    put(el("client-title"), `Client ${found.slot}`);
+    put(el("client-title"), `Client ${found.name}`);
     const ends = Object.entries(found.outcomes).map(([name, count]) => `${name} ${count}`).join(", ");
     const parts = found.parts.length ? "" : " The selector tells no score parts.";
     put(el("client-words"), found.asked ? `Asked in ${found.asked} of ${found.rounds} rounds: ${ends}.${parts}` : `Never asked in ${found.rounds} rounds.`);

@@ -86,12 +86,12 @@
     const some = run.clients.length < run.population ? ` (${run.clients.length} most often asked of ${run.population.toLocaleString("en-US")} clients)` : "";
     FedCharts.map(by("map"), {
       rows: run.clients.length, columns: run.rounds, first: run.first, asked: run.asked, outcomes: run.outcomes,
-      legend: run.legend, order, rowLabels: run.clients, orderName: `clients by ${name}${some}`,
+      legend: run.legend, order, rowLabels: run.names, orderName: `clients by ${name}${some}`,
       mark: run.clients.indexOf(client), readout: (row) => traitLines(row), onClick: (row) => pick(run.clients[row]),
     });
-    const names = order.map((row) => `client ${run.clients[row]}`);
+    const names = order.map((row) => `client ${run.names[row]}`);
     FedCharts.bars(by("per-client"), {
-      labels: order.map((row) => run.clients[row]), names, values: order.map((row) => run.traits.asked[row]),
+      labels: order.map((row) => run.names[row]), names, values: order.map((row) => run.traits.asked[row]),
       xLabel: `clients by ${name}`, yLabel: "times asked", hideLabels: name !== "slot",
       mark: order.indexOf(run.clients.indexOf(client)), onClick: (i) => pick(run.clients[order[i]]),
     });
@@ -150,7 +150,7 @@
     const found = visits(row);
     const shown = found.slice(0, VISITS);
     const more = found.length > shown.length ? `; the newest ${shown.length} are listed` : "";
-    by("client-about").textContent = `Client ${client}: ${traitLines(row).join(", ")}${more}. Beside each part of the score: the mean of the cohort it was chosen with.`;
+    by("client-about").textContent = `Client ${run.names[row]}: ${traitLines(row).join(", ")}${more}. Beside each part of the score: the mean of the cohort it was chosen with.`;
     const head = document.createElement("tr");
     for (const name of ["round", "outcome", "seconds", ...run.why.parts]) cell(head, "th", name.replaceAll("_", " "));
     table.createTHead().append(head);
