@@ -23,6 +23,8 @@ from fedcohort.storage.run_folder import StateFolder
 from fedcohort.storage.snapshots import Snapshots
 from fedcohort.types import Arrays, Index
 
+OBJECT = " object"  # what the name of a selector ends with that was given as an object
+
 
 def replay_folder(folder: Path, selector: Selector | None = None) -> list[Index]:
     """The cohorts that this run's selector chooses when it is told again what it was told; raises on a difference.
@@ -47,6 +49,8 @@ def replay_folder(folder: Path, selector: Selector | None = None) -> list[Index]
 
 def _named(text: str) -> Selector:
     try:
+        if text.endswith(OBJECT):  # also where its class has the name of one in the catalogue
+            raise UnknownName.among("selector", text, ())
         return make_selector(text)
     except UnknownName:
         raise StoreError(

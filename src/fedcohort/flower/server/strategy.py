@@ -29,6 +29,7 @@ from fedcohort.flower.server.flower_backend import EvaluateFn, FlowerBackend
 from fedcohort.flower.server.json_log import event, use_json_logs
 from fedcohort.flower.server.method_aggregator import MethodAggregator
 from fedcohort.flower.server.prometheus import MetricsServer, RunMetrics
+from fedcohort.flower.server.recorded_run import OBJECT
 from fedcohort.flower.server.strategy_settings import StrategySettings
 from fedcohort.protocols import Method, Selector, ServerEvaluator
 from fedcohort.registry.lookup import make_method, make_selector
@@ -82,7 +83,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         self.method = make_method(method) if isinstance(method, str) else method
         self._spare = make_method(method) if isinstance(method, str) else None
         self.evaluator, self.last_layer, self.evaluate_fn = server_evaluator, last_layer, evaluate_fn
-        self._text = selector if isinstance(selector, str) else type(selector).__name__
+        self._text = selector if isinstance(selector, str) else f"{type(selector).__name__}{OBJECT}"
         self._engine: RoundEngine | None = None
         self._backend: FlowerBackend
         self._messages: list[tuple[Message, Sent]] = []  # what another loop sends for us
