@@ -120,7 +120,7 @@ def _labels(name: str, given: ArrayLike) -> Array:
         return np.zeros(0, np.int64)
     if y.dtype.kind == "f" and np.isfinite(y).all() and bool((y == np.rint(y)).all()):
         y = y.astype(np.int64)  # 1.0 for 1, as files and frames have them
-    remedy = "round it, or cut the numbers into classes: fedcohort trains classifiers"
+    remedy = "cut the numbers into classes, or give the pair (x, y) to TorchTask, which takes real numbers"
     rule(y.dtype.kind in "biuU", f"{name} of dtype {y.dtype}", "labels are whole numbers or words", remedy)
     return y.astype(np.int64) if y.dtype.kind in "biu" else y
 
