@@ -15,10 +15,13 @@ from fedcohort.arena.svg_pictures import heat_map, profile_picture, rank_picture
 
 PROFILES = 8  # entries of the performance profile
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 80rem; padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 92rem; padding: 0 1rem; }
 table { border-collapse: collapse; font-size: 14px; } .scroll { overflow-x: auto; }
 th, td { text-align: left; padding: .2rem .7rem; border-bottom: 1px solid #e3e8ec; white-space: nowrap; }
-tr.mine { background: #fdf0e6; font-weight: 600; } .pale { color: #666; }
+.board th, .board td { padding: .2rem .5rem; } .board td:last-child { white-space: normal; min-width: 11rem; }
+.board td:nth-child(2) { position: sticky; left: 0; background: #fff; }
+svg { display: block; max-width: 100%; min-width: 42rem; height: auto; }
+.board tr.mine td { background: #fdf0e6; font-weight: 600; } .pale { color: #666; }
 """
 
 
@@ -56,7 +59,7 @@ def board_table(board: BoardData) -> str:
     )  # fmt: skip
     rows = "".join(_row(s) for s in board.standings)
     head = "".join(f"<th scope='col'>{escape(h)}</th>" for h in heads)
-    return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    return f"<div class='scroll'><table class='board'><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 
 def _row(s: Standing) -> str:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcohort.arena.board_data import BoardData
+from fedcohort.arena.board_data import BoardData, Standing
 from fedcohort.arena.run_scores import SCORES
 from fedcohort.errors import BadParameter
+from fedcohort.looks import look, looks
 
-BLUE, ORANGE, GREEN, GREY, PALE = "#0072b2", "#d55e00", "#009e73", "#4a4a4a", "#e3e8ec"
-SERIES = (BLUE, ORANGE, GREEN, "#b3518a", "#b07c00", "#2f9fd8", "#8a6d3b", "#000000")
+GREY, PALE = "#4a4a4a", "#e3e8ec"
 _LINE = 18  # pixels between two entries
 _FULL = 0.12  # difference of accuracy that gets the full colour
 
@@ -80,8 +80,8 @@ def rank_picture(board: BoardData) -> SvgPicture:
     parts.append(_line(x(1.0), 34, x(1.0 + span), 34, GREY, 2))
     parts.append(_text(x(1.0 + span) + 6, 38, f"critical difference {board.critical:.1f}"))
     for at, s in enumerate(board.standings):
-        y, colour = top + _LINE * at, _colour(s.entry, s.mine)
-        parts.append(_text(left - 12, y + 4, _short(s.entry), "end", colour, bold=s.mine))
+        y, colour = top + _LINE * at, look(s.entry).colour
+        parts.append(_text(left - 12, y + 4, _short(s.entry), "end", bold=_marked(s)))
         parts.append(_line(x(s.rank_low), y, x(s.rank_high), y, colour, 2))
         parts.append(f'<circle cx="{x(s.rank):.1f}" cy="{y}" r="4" fill="{colour}"/>')
     for at, (first, last) in enumerate(board.groups):
@@ -103,7 +103,7 @@ def heat_map(board: BoardData) -> SvgPicture:
         parts.append(f"<text {turned}>{escape(name)}</text>")
     for at, s in enumerate(board.standings):
         y = top + _LINE * at
-        parts.append(_text(left - 12, y + 13, _short(s.entry), "end", _colour(s.entry, s.mine), bold=s.mine))
+        parts.append(_text(left - 12, y + 13, _short(s.entry), "end", bold=_marked(s)))
         for i in range(len(names)):
             value = float(heat[at, i])
             fill, ink = _shade(value)
@@ -123,15 +123,19 @@ def profile_picture(board: BoardData, entries: Sequence[str]) -> SvgPicture:
         parts += [_line(left, y, left + wide, y, PALE), _text(left - 8, y + 4, f"{share:.2f}", "end")]
     for gap in gaps[::20]:
         parts.append(_text(left + wide * gap / gaps[-1], top + high + 16, f"{gap:.2f}", "middle"))
+    own = looks(entries)
     for number, name in enumerate(entries):
-        row, colour = table[board.results.entries.index(name)], SERIES[number % len(SERIES)]
+        row, colour = table[board.results.entries.index(name)], own[name].colour
+        dashed = f' stroke-dasharray="{" ".join(map(str, own[name].dash))}"' if own[name].dash else ""
         points = " ".join(
             f"{left + wide * g / gaps[-1]:.1f},{top + high * (1 - v):.1f}" for g, v in zip(gaps, row, strict=True)
         )
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(_text(left + wide + 14, top + 14 + _LINE * number, _short(name), "start", colour))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"{dashed}/>')
+        y = top + 10 + _LINE * number
+        parts.append(_line(left + wide + 14, y, left + wide + 44, y, colour, 2, dashed))
+        parts.append(_text(left + wide + 52, y + 4, _short(name)))
     parts.append(_text(left + wide / 2, top + high + 34, f"gap in {board.score}", "middle"))
-    return SvgPicture("".join(parts), left + wide + 240, top + high + 46)
+    return SvgPicture("".join(parts), left + wide + 280, top + high + 46)
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", colour: str = GREY, bold: bool = False) -> str:
@@ -139,13 +143,14 @@ def _text(x: float, y: float, text: str, anchor: str = "start", colour: str = GR
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}"{weight}>{escape(text)}</text>'
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1.0) -> str:
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1.0, more: str = "") -> str:
     ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-    return f'<line {ends} stroke="{colour}" stroke-width="{width}"/>'
+    return f'<line {ends} stroke="{colour}" stroke-width="{width}"{more}/>'
 
 
-def _colour(name: str, mine: bool) -> str:
-    return ORANGE if mine else BLUE if name == "uniform" else GREEN if name == "oracle" else GREY
+def _marked(s: Standing) -> bool:
+    """Whether a name stands out: one's own, and what it is measured against."""
+    return s.mine or s.entry in ("uniform", "oracle")
 
 
 def _short(name: str, most: int = 34) -> str:
