@@ -98,6 +98,15 @@ def test_dotted_sets_and_tables(tmp_path):
         assert text in config
 
 
+def test_the_engine_is_named_with_its_device_and_why(tmp_path):
+    pytest.importorskip("torch")
+    few = ["--task", "digits-softmax", "--rounds", "1", "--cohort-size", "3", "--device", "cpu"]
+    _, err = fedcohort("run", *few, "--set", "engine=torch_reference", cwd=tmp_path)
+    assert "engine: torch_reference on cpu (as requested)" in err
+    _, err = fedcohort("run", *few, cwd=tmp_path)
+    assert "engine: fused (every layer is one that it knows)" in err
+
+
 def test_run_from_toml_with_changes(tmp_path):
     (tmp_path / "a.toml").write_text('selector = "uniform"\ntask = "digits-softmax"\nrounds = 2\ncohort_size = 4\n')
     fedcohort("run", "a.toml", "--seed", "7", "--set", "deadline=500", "--out", "r", cwd=tmp_path)
