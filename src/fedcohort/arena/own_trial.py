@@ -82,7 +82,8 @@ class Trial:
         if mine.p < ALPHA and mine.bounds[1] < 0:
             return f"Use uniform: ledger is at {mine.gain()} against it {tail}, and nothing else is certainly better."
         lean = "nothing speaks against ledger" if mine.gains.mean() >= 0 else "until then uniform is the safer choice"
-        return f"Undecided: ledger is at {mine.gain()} against uniform {tail}; {lean}, --seeds {2 * self.seeds} would tell more."
+        more = f"--seeds {2 * self.seeds} would tell more"
+        return f"Undecided: ledger is at {mine.gain()} against uniform {tail}; {lean}, {more}."
 
     def _beats(self, one: TrialRow, other: TrialRow) -> bool:
         difference = one.gains - other.gains
