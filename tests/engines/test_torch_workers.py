@@ -16,7 +16,7 @@ from fedcohort.engines.torch_modules import initial
 from fedcohort.engines.torch_reference import ReferenceEngine
 from fedcohort.engines.torch_workers import messages as wire
 from fedcohort.engines.torch_workers import processes, workers_engine
-from fedcohort.engines.torch_workers.variant import pool_first
+from fedcohort.engines.torch_workers.variant import Variant, VariantEngine, pool_first
 from fedcohort.types import Model, Plan
 
 from . import oracle
@@ -122,8 +122,15 @@ def test_processes_start_when_training_has_paid_for_them(cache, monkeypatch):
     engine.close()
 
 
+def test_narrow_strided_projections_keep_their_layout():
+    """PyTorch 2.13 damages the heap there with channels last."""
+    for width, fine in ((4, False), (8, True)):
+        network = resnet((1, 8, 8), (width, 8), classes=4)
+        assert VariantEngine(network, oracle.body(network, [8]), Variant()).may_turn == fine
+
+
 def test_models_are_described_by_name_and_arguments():
-    for model in (NET, mlp(5, 4, classes=3)):
+    for model in (NET, mlp(5, 4, classes=3), resnet((3, 8, 8), (4, 8))):
         assert wire.build(wire.describe(model)) == model
     made = wire.build(wire.describe(partial(Conv, 3, kernel=2)))()
     assert made == Conv(3, 2)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fedcohort.engines import networks as models
 from fedcohort.engines.interface import ClientData
+from fedcohort.engines.layer_text import from_plain, to_plain
 from fedcohort.engines.recipe import Modeled, Recipe
 from fedcohort.protocols import Trained
 from fedcohort.types import Index, Model, Objective, Part, Plan, Updates
@@ -54,8 +55,7 @@ def receive(stream: IO[bytes]) -> tuple[dict[str, Any], Arrays]:
 def describe(model: Modeled) -> dict[str, Any] | None:
     """How another process can make this model: its layers, or an importable function and plain arguments."""
     if isinstance(model, models.Network):
-        layers = [[type(layer).__name__, asdict(layer)] for layer in model.layers]
-        return {"network": [list(model.input_shape), layers]}
+        return {"network": to_plain(model)}
     if isinstance(model, Recipe):
         return None
     function = model.func if isinstance(model, functools.partial) else model
@@ -78,8 +78,7 @@ def describe(model: Modeled) -> dict[str, Any] | None:
 def build(described: Mapping[str, Any]) -> models.Network | Callable[[], Any]:
     """Inverse of :func:`describe`."""
     if "network" in described:
-        shape, layers = described["network"]
-        return models.Network(tuple(shape), tuple(getattr(models, name)(**given) for name, given in layers))
+        return from_plain(described["network"])
     found: Any = importlib.import_module(described["module"])
     for name in described["name"].split("."):
         found = getattr(found, name)

@@ -63,6 +63,12 @@ class VariantEngine(ReferenceEngine):
         """Whether the module holds a GRU."""
         return any(isinstance(m, self._torch.nn.GRU) for m in self._flat.module.modules())
 
+    @property
+    def may_turn(self) -> bool:
+        """Whether channels may come last: PyTorch 2.13 writes beyond its memory in narrow strided 1 x 1 convolutions."""
+        found = (m for m in self._flat.module.modules() if isinstance(m, self._torch.nn.Conv2d))
+        return not any(max(m.kernel_size) == 1 < max(m.stride) and m.in_channels < 8 for m in found)
+
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
         """Local training, single-threaded: the bits of a client do not depend on how many processes share the work."""
         with one_thread(self._torch):

@@ -135,7 +135,7 @@ class WorkersEngine:
     def _fastest(self, trial: ClientData, model: Model, plan: Plan, work: float, key: str) -> Variant:
         """The fastest candidate; remembered for the next time."""
         times = {Variant(): self._seconds}
-        candidates = [Variant(channels_last=True)] if self._data.x.ndim == 4 else []
+        candidates = [Variant(channels_last=True)] if self._data.x.ndim == 4 and self._engine.may_turn else []
         candidates += [Variant(recurrent=True)] if self._engine.has_recurrence else []
         if self._seconds * work >= COMPILE_PAYS:
             candidates += [replace(v, compiled=True) for v in (Variant(), *candidates) if not v.recurrent]
