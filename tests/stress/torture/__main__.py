@@ -96,7 +96,8 @@ def _soak(what: str, run: Callable[[bool], dict]) -> Row:
         "a round costs the same at the end (+ 25 %), memory grows by < 5 kB per round, no file but the journal grows",
         run,
         lambda f: (
-            f["ms per round, last tenth"] <= 1.25 * f["ms per round, second tenth"] + 2.0
+            f["ms per round, last tenth"]
+            <= 1.25 * f["ms per round, second tenth"] + (2.0 if f["rounds"] > 1e3 else 20.0)
             and f["MB of memory at the end"] - f["MB of memory after a tenth"] <= 5.0 + 0.005 * f["rounds"]
             and f["journal bytes per round, last tenth"] <= 1.25 * f["journal bytes per round, second tenth"] + 1000
             and f["bytes of other files at the end"] <= 2 * f["bytes of other files after a tenth"] + 10_000

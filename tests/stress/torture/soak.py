@@ -186,9 +186,10 @@ class Marks:
             gc.collect()
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             memory = pages * resource.getpagesize() / 2**20
-            journal = sum(p.stat().st_size for p in folder.glob("journal.db*"))
-            rest = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) - journal
-            self.rows.append((done, time.process_time(), memory, journal, rest))
+            with contextlib.closing(DISK.connect(folder / "journal.db", read_only=True)) as db:
+                (journal,) = db.execute("SELECT SUM(LENGTH(body)) FROM record").fetchone()
+            others = (p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("journal.db"))
+            self.rows.append((done, time.process_time(), memory, journal, sum(p.stat().st_size for p in others)))
 
     def figures(self) -> dict[str, Any]:
         """The second tenth beside the last: the first fills caches."""
