@@ -65,7 +65,7 @@ class VariantEngine(ReferenceEngine):
 
     @property
     def may_turn(self) -> bool:
-        """Whether channels may come last: PyTorch 2.13 writes beyond its memory in narrow strided 1 x 1 convolutions."""
+        """Whether channels may come last: PyTorch 2.13 damages memory in narrow strided 1 x 1 convolutions."""
         found = (m for m in self._flat.module.modules() if isinstance(m, self._torch.nn.Conv2d))
         return not any(max(m.kernel_size) == 1 < max(m.stride) and m.in_channels < 8 for m in found)
 
