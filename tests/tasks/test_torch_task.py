@@ -227,6 +227,7 @@ BAD = {
     "ranks": (lambda: TorchTask(line, ([X[0], X], Y[:2])), "differ in more than their length"),
     "test": (lambda: TorchTask(line, (X, Y), test=(X[:, :2], Y)), "test samples of shape (2,)"),
     "twice": (lambda: TorchTask(two, Dataset.from_arrays(X, KIND), client=KIND), "the Dataset says that itself"),
+    "a module as task": (lambda: run(two()), "give task=fedcohort.TorchTask(module, (x, y))"),
     "method": (lambda: run(TorchTask(line, (X, Y)), method="rhfl"), "the task has a loss of its own"),
     "numpy": (lambda: run(TorchTask(line, (X, Y)), engine="numpy"), "engine numpy: it cannot train this torch model"),
     "device": (lambda: run(TorchTask(line, (X, Y)), device="tpu"), "device = 'tpu': it must be one of auto, cpu, cuda"),

@@ -84,7 +84,7 @@ def _place(engine: Any) -> str:
 def _auto(model: Modeled, data: ClientData, where: Where) -> Engine:
     if where.asked:
         engine = _make("torch_vmap", model, data, where)
-        _log.info("engine: torch_vmap%s (the device was asked for)", _place(engine))
+        _log.info("engine: torch_vmap%s (the device or precision was asked for)", _place(engine))
         return engine
     try:
         network, how = _as_network(model, data)

@@ -100,6 +100,9 @@ def _check_not_data(kind: str, value: Any) -> None:
         rule = "a Dataset is data, and a task is data with a model and its training"
         remedy = "give task=fedcohort.task_from(data)"
         raise BadParameter(f"{kind} = {value!r}", rule, remedy)
+    if kind == "task" and callable(value) and not hasattr(value, "bind"):  # a torch module, or what makes one
+        rule = "a module is a model, and a task is a model with data and its training"
+        raise BadParameter(f"{kind} = {value!r}"[:200], rule, "give task=fedcohort.TorchTask(module, (x, y))")
 
 
 def sweep(*, store: str | Path = ROOT, workers: int = 0, on_event: OnEvent | None = None, **keys: Any) -> SweepOutcome:
