@@ -254,6 +254,7 @@ def test_kernels_are_compiled_once_per_machine_and_said_so(caplog):
     """What this process compiled is on disk; a second engine says nothing, and a process of its own finds it there."""
     data, model = setting(TINY)
     FusedEngine(TINY, data).logits(model.params[None], data.x)
+    caplog.clear()
     with caplog.at_level("WARNING", logger="fedcohort.engine"):
         FusedEngine(TINY, data).logits(model.params[None], data.x)
     assert "compiling" not in caplog.text
@@ -290,3 +291,27 @@ def test_the_same_learning_curve_as_the_reference():
             curves.append(curve)
         np.testing.assert_allclose(curves[0], curves[1], atol=0.02)
         assert curves[0][-1] > 0.4  # chance is 0.2
+
+
+def test_a_second_process_compiles_from_the_other_end_and_is_gone_afterwards(monkeypatch, capsys):
+    """It is asked for the same kernels in reverse, skips those on disk, and is not waited for."""
+    from fedcohort.engines.fused import compile as compiling
+    from fedcohort.engines.fused import compile_helper, kernels, loss
+
+    data, model = setting(TINY)
+    FusedEngine(TINY, data).losses(model, np.arange(2), "train", Objective())
+    started = []
+    real = subprocess.Popen
+    monkeypatch.setattr(compiling.subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[-1])
+    some = [kernels.take, kernels.linear_forward, kernels.conv_forward, loss.measure]
+    with compiling._helped(some[:3]):
+        assert not started
+    with compiling._helped(some):
+        assert [w.rpartition(".")[2] for w in started[0].args[3:]] == [
+            "loss:measure", "kernels:conv_forward", "kernels:linear_forward", "kernels:take"
+        ]  # fmt: skip
+    assert started[0].returncode is not None
+    before = sorted(f.stat().st_mtime_ns for f in compiling._FOLDER.rglob("*.nbi"))
+    monkeypatch.setattr(sys, "argv", ["compile_helper", *(one.where for one in some)])
+    compile_helper.main()
+    assert sorted(f.stat().st_mtime_ns for f in compiling._FOLDER.rglob("*.nbi")) == before

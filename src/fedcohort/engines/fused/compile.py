@@ -11,11 +11,14 @@ the files' times), so a change anywhere makes a new folder, and what is in a fol
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
+import os
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,8 @@ from fedcohort.engines.cache import cache_folder
 
 _RELAXED = {"contract", "reassoc", "nsz", "arcp"}
 _OPTIONS: dict[str, Any] = {"fastmath": _RELAXED, "error_model": "numpy"}
+
+HELP = 4  # kernels to compile for which a second process is worth its start
 
 _log = logging.getLogger("fedcohort.engine")
 _turn = threading.RLock()
@@ -70,6 +75,7 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], signature: Any, compiler: Callable[..., Any]) -> None:
         self._function, self._signature, self._compiler = function, signature, compiler
         self.__doc__, self.__name__ = function.__doc__, function.__name__
+        self.where = f"{function.__module__}:{function.__name__}"
 
     @property
     def on_disk(self) -> bool:
@@ -129,13 +135,40 @@ def prepare(wanted: Sequence[Compiled]) -> None:
     """Load these from disk, and compile those that are not there, which is said and counted."""
     with _turn:
         missing = [one for one in wanted if "made" not in vars(one) and not one.on_disk]
-        for done, one in enumerate(missing):
-            _tell(done, len(missing))
-            _ = one.made
+        with _helped(missing):
+            for done, one in enumerate(missing):
+                _tell(done, len(missing))
+                _ = one.made
         if missing:
             _tell(len(missing), len(missing))
         for one in wanted:
             _ = one.made
+
+
+@contextlib.contextmanager
+def _helped(missing: Sequence[Compiled]) -> Iterator[None]:
+    """While a second process compiles the same from the other end, where there is a processor for it.
+
+    It leaves what it has compiled on disk, where this process finds it; nobody waits for it.
+    """
+    helper = None
+    if len(missing) >= HELP and _FOLDER is not None and (os.cpu_count() or 1) > 1:
+        command = [
+            sys.executable,
+            "-m",
+            "fedcohort.engines.fused.compile_helper",
+            *(one.where for one in missing[::-1]),
+        ]
+        path = os.pathsep.join(p for p in sys.path if p)
+        quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        with contextlib.suppress(OSError):
+            helper = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, **quiet)
+    try:
+        yield
+    finally:
+        if helper is not None:
+            helper.kill()
+            helper.wait()
 
 
 def _tell(done: int, total: int) -> None:
