@@ -9,11 +9,28 @@ import pytest
 pytest.importorskip("torch")
 
 from fedcohort.engines.factory import choose
-from fedcohort.engines.networks import Network, lenet
+from fedcohort.engines.networks import (
+    AvgPool,
+    BatchNorm,
+    Conv,
+    Dropout,
+    Flatten,
+    GlobalAvgPool,
+    GroupNorm,
+    Linear,
+    Network,
+    ReLU,
+    Residual,
+    lenet,
+)
 from fedcohort.engines.numpy_engine import NumpyEngine
 from fedcohort.testing import EngineContract
 
 SMALL = lenet((1, 8, 8), (3, 4), 3, (6,), 4, padding=1)
+
+BODY = (Conv(4, 3, padding=1, bias=False), GroupNorm(2), ReLU(), Conv(4, 3, padding=1))
+STEM, HEAD = (Conv(4, 3, padding=1), BatchNorm(), ReLU()), (Dropout(0.3), GlobalAvgPool(), Flatten(), Linear(4))
+MODERN = Network((2, 8, 8), (*STEM, Residual(BODY, ()), AvgPool(2), Conv(6, 1, stride=2), *HEAD))
 
 
 class TestNumpy(EngineContract):
@@ -28,6 +45,12 @@ class TestFused(EngineContract):
 
     def make(self, model, data):
         return choose(model, data, "fused", workers=1)
+
+
+class TestFusedNormalised(TestFused):
+    """Running statistics, residuals, strides, pooling of every kind, dropout."""
+
+    network: ClassVar[Network] = MODERN
 
 
 class TestVmap(EngineContract):
