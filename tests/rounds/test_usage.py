@@ -18,7 +18,7 @@ from fedcohort.rounds.usage import Usage
 from fedcohort.storage.journal_reader import JournalReader
 from fedcohort.types import Updates
 
-CLIENTS, ROUNDS = 30, 40
+CLIENTS, ROUNDS = 30, 20
 SECONDS = np.sort(np.exp(np.random.default_rng(1).normal(0.0, 1.0, CLIENTS)))
 
 
@@ -83,7 +83,6 @@ def test_the_end_of_a_flower_run_says_who_was_never_used(caplog):
 
 
 def test_the_journal_says_the_same_and_a_resumed_run_goes_on_counting(tmp_path):
-    whole = on_flower(over_select=1.5, use_floor=0.5)
     on_flower(tmp_path, rounds=10, over_select=1.5, use_floor=0.5)
     part = read_history(JournalReader(tmp_path / "journal.db"), CLIENTS).usage()
     assert part.asked.sum() == 90
@@ -91,7 +90,7 @@ def test_the_journal_says_the_same_and_a_resumed_run_goes_on_counting(tmp_path):
     found = read_history(JournalReader(tmp_path / "journal.db"), CLIENTS).usage()
     np.testing.assert_array_equal(found.used, resumed.used)
     np.testing.assert_array_equal(found.asked, resumed.asked)
-    assert resumed.asked.sum() == whole.asked.sum()
+    assert resumed.asked.sum() == 9 * ROUNDS
     assert (resumed.used >= 0.5 * resumed.asked).all()
 
 

@@ -12,7 +12,18 @@ from fedcohort.looks import time_text
 from fedcohort.report.collected import Gathered, Run
 
 MAIN = ("terminal", "time_to_target")  # compared in full
-BESIDE = ("best", "early_stop", "drop", "rounds_to_target", "seconds", "bytes", "jain", "coverage", "client_worst")
+BESIDE = (
+    "best",
+    "early_stop",
+    "drop",
+    "rounds_to_target",
+    "seconds",
+    "bytes",
+    "jain",
+    "coverage",
+    "never_used",
+    "client_worst",
+)
 LOOKS = ("better", "worse")
 TIMES = ("time_to_target", "seconds")  # metrics in virtual seconds
 
