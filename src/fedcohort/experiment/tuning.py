@@ -40,7 +40,7 @@ class Trial(Protocol):
         """The value after so many rounds."""
 
     def should_prune(self) -> bool:
-        """Whether the trial is not worth going on with."""
+        """Whether the trial should end here."""
 
 
 def optuna_objective(
