@@ -23,9 +23,12 @@ def test_the_short_torture_reaches_every_goal():
     assert "0 below their goal" in run.stdout
 
 
-def test_the_page_shows_the_figures_of_the_file():
-    spec = spec_from_file_location("table", ROOT / "tests" / "stress" / "torture" / "table.py")
+@pytest.mark.parametrize(
+    ("program", "results"), [("tests/stress/torture/table.py", "torture.json"), ("benchmarks/load.py", "load.json")]
+)
+def test_the_page_shows_the_figures_of_the_file(program, results):
+    spec = spec_from_file_location("table", ROOT / program)
     table = module_from_spec(spec)
     spec.loader.exec_module(table)
     page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    assert table.markdown(ROOT / "benchmarks" / "results" / "torture.json") in page
+    assert table.markdown(ROOT / "benchmarks" / "results" / results) in page
