@@ -26,6 +26,7 @@ LONG_FUNCTIONS: dict[str, int] = {}
 
 # Package -> the beginnings of the paths that may import it, at run time or for types only.
 HOMES = {
+    "click": ("cli/",),
     "cryptography": ("flower/dev/",),
     "flwr": ("flower/",),
     "h11": ("dashboard/",),

@@ -19,6 +19,13 @@ from fedcohort.report.collected import OnRead
 from fedcohort.report.plots.figures import FigureOptions
 
 DEFAULT = Path("report.html")
+Labels = Annotated[
+    list[str] | None,
+    typer.Option(help="Other names: 'uniform=Random, oort(explore=0.8)=Oort 0.8'; repeatable.", show_default=False),
+]
+Order = Annotated[
+    str | None, typer.Option(help="What comes first in tables and legends: 'uniform, oort'.", show_default="by name")
+]
 
 
 def report_command(
@@ -41,14 +48,8 @@ def report_command(
         float | None, typer.Option(help="Inches of a figure; 3.3 is a column of a paper.", show_default="7 and more")
     ] = None,
     titles: Annotated[bool, typer.Option(help="Titles in the figures; a paper has captions.")] = True,
-    labels: Annotated[
-        list[str] | None,
-        typer.Option(help="Other names: 'uniform=Random, oort(explore=0.8)=Oort 0.8'; repeatable.", show_default=False),
-    ] = None,
-    order: Annotated[
-        str | None,
-        typer.Option(help="What comes first in tables and legends: 'uniform, oort'.", show_default="by name"),
-    ] = None,
+    labels: Labels = None,
+    order: Order = None,
     metric: Metrics = None,
     baseline: Baseline = None,
     by: By = "selector",

@@ -170,6 +170,8 @@
 
   // --- start --------------------------------------------------------------------------------------------------------
   fill(by("setting"), data.settings.map((s) => s.name));
+  const most = Math.max(...data.settings.map((s) => s.rounds.length));
+  by("setting").value = String(data.settings.findIndex((s) => s.rounds.length === most)); // where there is most to compare
   fill(by("run"), data.runs.map((r) => `${r.entry}, seed ${r.seed}${data.settings.length > 1 ? `, ${r.setting}` : ""}${r.state === "finished" ? "" : ` (${r.state})`}`));
   by("setting").addEventListener("change", showSetting);
   by("run").addEventListener("change", showRun);
