@@ -221,6 +221,7 @@ def storms(times: int) -> dict[str, Any]:
 
     Counted are rounds that begin after Flower has listed the new nodes, until one uses a reply of every client.
     """
+    signal.signal(signal.SIGTERM, _end)
     out: dict[str, Any] = {"storms": 0, "SuperNodes restarted": 0, "rounds until all are usable, worst": 0}
     out |= {"with TLS and keys": 0, "never usable again": 0, "processes left": 0}
     with tempfile.TemporaryDirectory(prefix="flower-storm-") as name, contextlib.redirect_stdout(sys.stderr):
