@@ -13,7 +13,7 @@ from fedcohort.experiment.config import RunConfig, from_mapping
 from fedcohort.experiment.metrics.stored_metrics import measure, record
 from fedcohort.experiment.object_texts import text_of
 from fedcohort.experiment.runs import Objects, read, read_model, resume
-from fedcohort.experiment.store import identity
+from fedcohort.experiment.store import Store, identity
 from fedcohort.experiment.sweep import from_mapping as sweep_of
 from fedcohort.experiment.verification import verify
 from fedcohort.registry import lookup
@@ -157,6 +157,23 @@ def test_a_run_of_ones_own_is_kept_read_resumed_and_verified(own):
     assert verify(own / "run").rounds == 3
     assert resume(own / "run").history.rows == first.rows
     np.testing.assert_array_equal(read_model(own / "run").tensors()["0.weight"], first.model.tensors()["0.weight"])
+
+
+def test_changed_data_or_modules_are_not_taken_for_the_same_run(own):
+    config = from_mapping({"selector": "own_things:First", "task": CSV, "cohort_size": 2, "rounds": 2})
+    assert Store(own).obtain(config, folder=own / "run").how == "run"
+    assert Store(own).obtain(config, folder=own / "run").how == "read"
+    (own / "own_things.py").write_text(MODULE + "# changed\n")
+    with pytest.raises(FedcohortError, match="has changed since it was started; use another --out"):
+        Store(own).obtain(config, folder=own / "run")
+    with pytest.warns(RunWarning, match="has changed since"):
+        resume(own / "run")
+
+
+def test_made_up_clients_are_not_invented_in_silence(own):
+    with pytest.warns(RunWarning, match="the data name no owners, so mixed-v1 divides them among made-up clients"):
+        history = simulate(task="csv:clinic.csv(target=ill, drop=site)", rounds=1, cohort_size=2)
+    assert history.names == ()
 
 
 def test_viewers_import_nothing_that_a_run_folder_names(own):

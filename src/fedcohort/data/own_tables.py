@@ -143,7 +143,9 @@ def _feature(name: str, column: Array) -> NDArray[np.float64]:
     _check_missing(name, column)
     if column.dtype.kind not in "biuf":
         some = ", ".join(map(str, dict.fromkeys(column[:50].tolist()).keys()))[:60]
-        remedy = f"encode it as numbers, or leave it out with drop=[{name!r}]"
+        remedy = (
+            f"encode it as numbers, leave it out with drop=[{name!r}], or say client={name!r} if it names the owners"
+        )
         raise DataError(f"column {name!r}", f"a feature is a number, and this holds {some}", remedy)
     finite = bool(np.isfinite(column).all())
     rule(finite, f"column {name!r}", "it holds an infinite number", "replace it, or leave the row out")

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedcohort import __version__
 from fedcohort.core.columns import part
+from fedcohort.core.spec_string import file_of
 from fedcohort.engines.trained_model import TrainedModel, layout_from, plain_layout
 from fedcohort.errors import RunExists, RunWarning, StoreError
 from fedcohort.experiment.config import RunConfig, from_mapping
+from fedcohort.experiment.texts import WORLD
 from fedcohort.protocols import Method, Selector
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
 from fedcohort.rounds.history import History, read_history
@@ -35,6 +37,11 @@ if TYPE_CHECKING:
     from fedcohort.worlds.built_world import BuiltWorld
     from fedcohort.worlds.world_spec import WorldSpec
 
+CHANGED = "a file or a module that this run names has changed since it was started"
+NO_OWNERS = (
+    "the data name no owners, so mixed-v1 divides them among made-up clients, with label noise, slow clients and "
+    "drop-out; name the owners (client=...) or another world"
+)
 OnRound = Callable[[dict[str, float]], None]
 DEFAULTS = {"device": "auto", "precision": "float32"}  # left out of `bind`: an own task need not know them
 _PACKAGES = ("numpy", "numba", "scipy", "torch")
@@ -76,6 +83,8 @@ def build(config: RunConfig, own: Objects | None = None) -> Simulation:
     simulation = Simulation(selector, method, world, task, config)
     simulation.history.names = world.names
     simulation.history.notes = doubts(selector, method, config, task.plan())
+    if file_of(config.task) and config.world == WORLD and own.world is None and spec.owners() is None:
+        simulation.history.notes.append(NO_OWNERS)
     for text in simulation.history.notes:
         warnings.warn(text, RunWarning, stacklevel=2)
     return simulation
@@ -111,6 +120,8 @@ def run(
         return RunResult(config, _with_model(simulation))
     files = RunFolder(folder)
     header: dict[str, Any] = {"config": config.to_dict(), "version": __version__}
+    if any(":" in text for text in (config.selector, config.method, config.world, config.task)):
+        header["digest"] = config.digest()  # of the files and modules as they are now
     if simulation.history.names:
         header["clients"] = list(simulation.history.names)
     header["layout"] = plain_layout(_trained(simulation).layout)
@@ -135,6 +146,8 @@ def resume(folder: Path, on_round: OnRound | None = None, own: Objects | None = 
     """
     with contextlib.closing(Journal.open(RunFolder(folder).existing_journal(), repair=True)) as journal:
         config = configuration(journal)
+        if changed_since(journal, config):
+            warnings.warn(f"{folder}: {CHANGED}", RunWarning, stacklevel=2)
         return _complete(config, build(config, own), RunFolder(folder), journal, on_round)
 
 
@@ -169,6 +182,11 @@ def _trained(simulation: Simulation) -> TrainedModel:
 def _with_model(simulation: Simulation) -> History:
     simulation.history.model = _trained(simulation)
     return simulation.history
+
+
+def changed_since(journal: JournalReader, config: RunConfig) -> bool:
+    """Whether the files or modules that a run names are others now than when it was started."""
+    return journal.header.get("digest", "") not in ("", config.digest())
 
 
 def configuration(journal: JournalReader) -> RunConfig:

@@ -137,7 +137,8 @@ def client_accuracy(folder: Path) -> NDArray[np.float64] | None:
 def check_same(config: RunConfig, folder: Path) -> None:
     """Refuse a folder that holds another run than this one."""
     try:
-        held = running.configuration(RunFolder(folder).reader())
+        journal = RunFolder(folder).reader()
+        held = running.configuration(journal)
     except (VersionMismatch, JournalDamaged) as error:
         raise type(error)(error.value, error.rule, f"{error.remedy}, or start again with --force") from None
     if held.digest() != config.digest():
@@ -147,3 +148,5 @@ def check_same(config: RunConfig, folder: Path) -> None:
             f"it holds another run already (another {', '.join(names) or 'configuration'})",
             f"use another --out, `fedcohort resume {folder}` for that run, or --force to put it aside",
         )
+    if running.changed_since(journal, config):
+        raise RunExists(f"run folder {folder}", running.CHANGED, "use another --out, or --force to put it aside")
