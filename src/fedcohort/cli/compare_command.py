@@ -16,8 +16,9 @@ from fedcohort.cli.progress import plain
 from fedcohort.experiment.metrics import comparison as comparing
 from fedcohort.experiment.metrics.comparison import Comparison, Row, Setting
 from fedcohort.experiment.metrics.run_metrics import words
-from fedcohort.experiment.metrics.stored_metrics import METRICS
+from fedcohort.experiment.metrics.stored_metrics import METRICS, TIMES
 from fedcohort.experiment.store import ROOT, Store
+from fedcohort.looks import time_text
 
 
 def compare_command(
@@ -70,25 +71,31 @@ def _table(comparison: Comparison, setting: Setting) -> Table:
     missing = METRICS[comparison.metric].missing
     for row in setting.rows:
         ends = (row.low, row.high) if row.count > 1 else (None, None)
-        cells = [plain(row.entry), _interval(row.mean, *ends, missing), f"{row.count}/{len(row.values)}"]
-        cells += _against(row, row.entry == comparison.baseline)
+        cells = [
+            plain(row.entry),
+            _interval(comparison.metric, row.mean, *ends, missing),
+            f"{row.count}/{len(row.values)}",
+        ]
+        cells += _against(comparison.metric, row, row.entry == comparison.baseline)
         if won:
             cells.append("-" if row.improvement is None else f"{100 * row.improvement:.1f} %")
         table.add_row(*cells, row.verdict)
     return table
 
 
-def _against(row: Row, baseline: bool) -> list[str]:
+def _against(metric: str, row: Row, baseline: bool) -> list[str]:
     if baseline:
         return ["", "", ""]
     p = "-" if row.adjusted is None else f"{row.adjusted:.3f}"
     ends = (row.difference_low, row.difference_high) if row.pairs - row.unreached > 1 else (None, None)
-    return [_interval(row.difference, *ends, "-"), f"{row.wins}:{row.losses}", p]
+    return [_interval(metric, row.difference, *ends, "-"), f"{row.wins}:{row.losses}", p]
 
 
-def _interval(mean: float | None, low: float | None, high: float | None, missing: str) -> str:
+def _interval(metric: str, mean: float | None, low: float | None, high: float | None, missing: str) -> str:
     if mean is None:
         return missing
+    if metric in TIMES:
+        return time_text(mean, low, high, r"\[{}, {}]")
     if low is None:
         return words(mean)
     return rf"{words(mean)} \[{words(low)}, {words(high)}]"

@@ -17,6 +17,7 @@ from fedcohort.errors import BadParameter
 from fedcohort.experiment import config as configuration
 from fedcohort.experiment import runs as running
 from fedcohort.experiment.store import Store
+from fedcohort.looks import time_text
 from fedcohort.report.export.writers import Writers
 
 
@@ -124,7 +125,7 @@ class _Bar:
         self.progress.start()
         accuracy = f"{row['accuracy']:.3f}" if "accuracy" in row else "-"
         self.progress.update(
-            self.task, completed=int(row["round"]) + 1, accuracy=accuracy, clock=f"{row['clock']:,.0f} s"
+            self.task, completed=int(row["round"]) + 1, accuracy=accuracy, clock=time_text(row["clock"])
         )
 
 
@@ -133,7 +134,7 @@ def _summary(finished: running.RunResult, how: str = "") -> None:
     last = history.rows[-1] if history.rows else {}
     console.print(
         f"{len(history.rows)} rounds, accuracy {last.get('accuracy', float('nan')):.4f}, "
-        f"virtual time {last.get('clock', 0.0):,.0f} s, participation fairness {history.fairness():.3f} (Jain)"
+        f"virtual time {time_text(last.get('clock', 0.0))}, participation fairness {history.fairness():.3f} (Jain)"
     )
     usage = history.usage()
     known, never = int((usage.asked > 0).sum()), int(((usage.asked > 0) & (usage.used == 0)).sum())

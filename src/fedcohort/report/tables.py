@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedcohort.experiment.metrics.comparison import WORST, Comparison, Row, Setting, compare_records
 from fedcohort.experiment.metrics.run_metrics import words
-from fedcohort.experiment.metrics.stored_metrics import METRICS, metric
+from fedcohort.experiment.metrics.stored_metrics import METRICS, TIMES, metric
 from fedcohort.looks import time_text
 from fedcohort.report.collected import Gathered, Run
 
@@ -25,7 +25,6 @@ BESIDE = (
     "client_worst",
 )
 LOOKS = ("better", "worse")
-TIMES = ("time_to_target", "seconds")  # metrics in virtual seconds
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,7 @@ _ALL = (
     Metric("regret_skew", "regret in evenness against the least skewed", -1, lambda s: _regret(s, evenness)),
 )
 METRICS: dict[str, Metric] = {m.name: m for m in _ALL}
+TIMES = ("time_to_target", "seconds")  # those in virtual seconds
 
 
 def _regret(s: RunRecord, reward: Callable[[World], NDArray[np.float64]]) -> Value:
