@@ -16,7 +16,7 @@ from fedcohort.engines.torch_modules import initial
 from fedcohort.engines.torch_reference import ReferenceEngine
 from fedcohort.engines.torch_workers import messages as wire
 from fedcohort.engines.torch_workers import processes, workers_engine
-from fedcohort.engines.torch_workers.variant import Variant, VariantEngine, pool_first
+from fedcohort.engines.torch_workers.variant import BareSGD, Variant, VariantEngine, pool_first
 from fedcohort.types import Model, Plan
 
 from . import oracle
@@ -164,3 +164,22 @@ def test_pooling_before_the_relu_changes_no_bit():
         (out * torch.arange(out.numel()).reshape(out.shape)).sum().backward()
         outputs.append([out, *(p.grad for p in m.parameters())])
     assert all(torch.equal(a, b) for a, b in zip(*outputs, strict=True))
+
+
+def test_bare_sgd_takes_the_steps_of_torch():
+    """To the last bit, with weight decay, with a parameter that has no gradient, and layouts that differ."""
+    import torch
+
+    def start():
+        torch.manual_seed(1)
+        return [torch.randn(shape, requires_grad=True) for shape in ((40, 7), (3, 2, 5, 5), (9,))]
+
+    ours, theirs = start(), start()
+    steppers = BareSGD(ours, 0.1, 0.01), torch.optim.SGD(theirs, lr=0.1, weight_decay=0.01, fused=True)
+    for _ in range(3):
+        for params, stepper in zip((ours, theirs), steppers, strict=True):
+            stepper.zero_grad(set_to_none=True)
+            ((params[0] ** 2).sum() + params[1].contiguous(memory_format=torch.channels_last).sin().sum()).backward()
+            stepper.step()
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert ours[2].grad is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -93,6 +93,8 @@ class VariantEngine(ReferenceEngine):
         return self._channels_last and x.ndim == 4
 
     def _optimiser(self, plan: Plan, lr: float, **options: Any) -> Any:
+        if plan.optimiser == "sgd" and not plan.momentum and self._recipe.optimiser is None:
+            return BareSGD(self._flat.params, lr, plan.weight_decay)
         return super()._optimiser(plan, lr, fused=True, **options)
 
     def _batch(self, part: Part, at: Index) -> tuple[Tensor, Tensor]:
@@ -102,6 +104,31 @@ class VariantEngine(ReferenceEngine):
             return (x[rows].permute(0, 3, 1, 2) if self._turned(x) else x[rows]), y[rows]
         x, y = super()._batch(part, at)
         return (x.contiguous(memory_format=self._torch.channels_last) if self._turned(x) else x), y
+
+
+class BareSGD:
+    """`torch.optim.SGD(fused=True)` without momentum and without what a step of it does besides: hooks and groups."""
+
+    def __init__(self, params: list[Tensor], lr: float, decay: float) -> None:
+        from torch.optim.sgd import sgd
+
+        self._sgd, self._params, self._lr, self._decay = sgd, params, lr, decay
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients."""
+        for p in self._params:
+            p.grad = None
+
+    def step(self) -> None:
+        """One step, in one call for all parameters."""
+        import torch
+
+        moved = [p for p in self._params if p.grad is not None]
+        with torch.no_grad():
+            self._sgd(
+                moved, [cast("Tensor", p.grad) for p in moved], [None] * len(moved), fused=True,
+                weight_decay=self._decay, momentum=0.0, lr=self._lr, dampening=0.0, nesterov=False, maximize=False,
+            )  # fmt: skip
 
 
 def pool_first(module: Any) -> int:
