@@ -69,9 +69,12 @@ class TestVmapConvolutions(TestVmap):
 class TestWorkers(EngineContract):
     network: ClassVar[Network] = SMALL
 
-    @pytest.fixture(autouse=True)
-    def _cache(self, monkeypatch, tmp_path):
-        monkeypatch.setenv("FEDCOHORT_CACHE", str(tmp_path))
+    @pytest.fixture(autouse=True, scope="class")
+    def _cache(self, tmp_path_factory):
+        """The fastest variant is measured once."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FEDCOHORT_CACHE", str(tmp_path_factory.mktemp("cache")))
+            yield
 
     def make(self, model, data):
         return choose(model, data, "torch_workers", workers=1)
