@@ -31,6 +31,7 @@ import numpy as np
 
 HERE = Path(__file__).parent
 PEERS = HERE / "peers"
+FILES = {"wall": "engine.json", "cpu": "engine_cpu.json"}  # results by clock
 sys.path[:0] = [str(PEERS), str(HERE)]
 import workloads  # noqa: E402
 
@@ -67,9 +68,10 @@ def takes_part(contender, workload):
     return not ((workload == "GRU" and contender in (OURS, FLOWER)) or (contender == RAY and workload != "W3"))
 
 
-def run(command, workload, rounds):
+def run(command, workload, rounds, clock="wall"):
     """Seconds of the rounds after the first, or None if the contender failed."""
-    filled = [part.format(w=workload, fast=3 * rounds + 1, slow=rounds + 1) for part in command]
+    root = ["sh", "-c", 'FEDCOHORT_ROOT=$$ exec "$@"', "contender"] if clock == "cpu" else []
+    filled = root + [part.format(w=workload, fast=3 * rounds + 1, slow=rounds + 1) for part in command]
     try:
         done = subprocess.run(filled, cwd=PEERS, capture_output=True, text=True, timeout=1800, check=False)
     except subprocess.TimeoutExpired:
@@ -82,14 +84,14 @@ def run(command, workload, rounds):
     return json.loads(lines[-1][7:])
 
 
-def compare(name, table, repeats, rounds):
+def compare(name, table, repeats, rounds, clock):
     """Thousand client-samples per second of every contender: best and median over the repetitions."""
     passes = workloads.WORKLOADS[name].passes
     table = {contender: command for contender, command in table.items() if takes_part(contender, name)}
     speeds = {contender: [] for contender in table}
     for repeat in range(repeats):
         for contender, command in table.items():
-            seconds = run(command, name, rounds)
+            seconds = run(command, name, rounds, clock)
             if seconds:
                 speeds[contender].append(passes / statistics.median(seconds) / 1e3)
                 print(f"{name} {repeat + 1}/{repeats} {contender:34s} {speeds[contender][-1]:8.2f} k/s", flush=True)
@@ -165,9 +167,11 @@ def machine():
 def write(results):
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)
-    (folder / "engine.json").write_text(json.dumps(results, indent=1) + "\n")
+    clock = results.get("clock", "wall")
+    (folder / FILES[clock]).write_text(json.dumps(results, indent=1) + "\n")
     document = HERE.parent / "docs" / "engine.md"
-    begin, end = "<!-- measured: begin -->\n", "<!-- measured: end -->"
+    begin, end = (f"<!-- measured{' by CPU' * (clock == 'cpu')}: {word} -->" for word in ("begin", "end"))
+    begin += "\n"
     if document.exists():
         head, rest = document.read_text().split(begin)
         document.write_text(head + begin + page(results) + end + rest.split(end)[1])
@@ -182,6 +186,7 @@ def arguments():
     ask.add_argument("--peers-python", default=HERE / "peers-venv" / "bin" / "python")
     ask.add_argument("--device", default="cpu", help="also time torch_vmap and a PyTorch loop there, e.g. on cuda")
     ask.add_argument("--long", action="store_true", help="also time 200 rounds of W1")
+    ask.add_argument("--clock", default="wall", choices=list(FILES), help="cpu: on a machine that is busy, by CPU time")
     ask.add_argument("--dry", action="store_true", help="write no files")
     ask.add_argument(
         "--page", action="store_true", help="measure nothing; rewrite docs/engine.md from the stored results"
@@ -192,17 +197,20 @@ def arguments():
 def main():
     given = arguments()
     if given.page:
-        write(json.loads((HERE / "results" / "engine.json").read_text()))
+        for file in FILES.values():
+            write(json.loads((HERE / "results" / file).read_text()))
         return
     table = contenders(given.peers_python, given.device)
     if given.only:
         table = {name: c for name, c in table.items() if any(part in name for part in given.only)}
-    results = {"machine": machine(), "repeats": given.repeats, "workloads": {}}
+    results = {"machine": machine(), "repeats": given.repeats, "clock": given.clock, "workloads": {}}
     for name in given.workloads:
-        results["workloads"][name] = compare(name, table, given.repeats, given.rounds)
+        results["workloads"][name] = compare(name, table, given.repeats, given.rounds, given.clock)
         results["machine"]["load_after"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
         if not given.dry:
             write(results)
+    if given.clock == "cpu":  # growth and long runs are seconds of the wall
+        return
     if given.long:
         results["long"] = sum(run([sys.executable, "ours.py", "{w}", "201", "fused"], "W1", 200))
     results["cohort"], results["population"] = cohort_growth(), population_growth()

@@ -47,10 +47,10 @@ def main():
     while kind == "torch_workers" and time.perf_counter() - begun < WARM:
         engine.train(model, workloads.cohort(w, 0), plan)
     for index in range(rounds):
-        start = time.perf_counter()
+        start = workloads.now()
         out = engine.train(model, workloads.cohort(w, index), plan)
         model = model.with_params(model.params + out.updates.delta.mean(axis=0))
-        seconds.append(time.perf_counter() - start)
+        seconds.append(workloads.now() - start)
     engine.close()
     workloads.report(seconds)
 

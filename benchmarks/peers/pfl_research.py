@@ -1,7 +1,6 @@
 """pfl-research, simulated backend; start it with torchrun for one single-threaded process per core."""
 
 import sys
-import time
 
 import numpy as np
 import torch
@@ -42,11 +41,11 @@ class Clock(TrainingProcessCallback):
         self.seconds, self.last = [], None
 
     def on_train_begin(self, *, model):
-        self.last = time.perf_counter()
+        self.last = workloads.now()
         return super().on_train_begin(model=model)
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-        now = time.perf_counter()
+        now = workloads.now()
         self.seconds.append(now - self.last)
         self.last = now
         return super().after_central_iteration(aggregate_metrics, model, central_iteration=central_iteration)

@@ -1,7 +1,6 @@
 """Plain PyTorch, one process, all threads: a DataLoader per client, as tutorials write it. Third argument: a device."""
 
 import sys
-import time
 
 import torch
 import workloads
@@ -14,7 +13,7 @@ model, loss = workloads.module(w).to(device), torch.nn.CrossEntropyLoss()
 shared = {k: v.clone() for k, v in model.state_dict().items()}
 seconds = []
 for index in range(rounds):
-    start = time.perf_counter()
+    start = workloads.now()
     total = {k: torch.zeros_like(v) for k, v in shared.items()}
     for client in workloads.cohort(w, index).tolist():
         at = workloads.rows(w, client)
@@ -28,5 +27,5 @@ for index in range(rounds):
         for k, v in model.state_dict().items():
             total[k] += v / w.cohort
     shared = total
-    seconds.append(time.perf_counter() - start)
+    seconds.append(workloads.now() - start)
 workloads.report(seconds)

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 
 os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
@@ -53,12 +52,12 @@ def main():
     flat = np.concatenate([p.detach().numpy().reshape(-1) for p in workloads.module(w).parameters()])
     seconds = []
     for index in range(rounds):
-        start = time.perf_counter()
+        start = workloads.now()
         cohort = workloads.cohort(w, index).tolist()
         for i, q in enumerate(orders):
             q.put((cohort[i::cores], flat))
         flat = sum(answers.get() for _ in orders) / w.cohort
-        seconds.append(time.perf_counter() - start)
+        seconds.append(workloads.now() - start)
     for q in orders:
         q.put(None)
     workloads.report(seconds)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedcohort.engines import ray_engine
+from fedcohort.engines.factory import choose
 from fedcohort.engines.fused import FusedEngine
 from fedcohort.engines.networks import mlp
 from fedcohort.engines.ray_cluster import connect
@@ -61,7 +62,7 @@ def test_two_nodes_give_the_bits_of_a_local_run_also_when_one_is_killed(monkeypa
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         other = cluster.add_node(num_cpus=1)
-        engine = ray_engine.RayEngine(network, data, local, address=cluster.address)
+        engine = ray_engine.RayEngine(network, data, local, choose, address=cluster.address)
         both = engine.train(start, clients, plan)
         assert len(engine.actors) == 2
         opened = ray_engine._Round._open

@@ -30,6 +30,9 @@ def run_command(
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     cohort_size: CohortSize = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="What trains the clients: auto, fused, torch_workers, ray ...")
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="Where torch engines compute: auto, cpu, cuda, cuda:1 or mps.")
     ] = None,
@@ -47,7 +50,7 @@ def run_command(
     FILE is a TOML file with the keys of a run; options override it, and `fedcohort show config` lists all keys with
     their defaults. A configuration that was run before is read from its folder; an unfinished run is resumed.
     """
-    given = {"selector": selector, "method": method, "world": world, "task": task, "device": device}
+    given = {"selector": selector, "method": method, "world": world, "task": task, "engine": engine, "device": device}
     numbers = {"rounds": rounds, "cohort_size": cohort_size, "seed": seed}
     values: dict[str, Any] = configuration.from_toml(file) if file is not None else {}
     values.update({k: v for k, v in {**given, **numbers}.items() if v is not None})

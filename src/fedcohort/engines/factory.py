@@ -143,7 +143,7 @@ def _make(kind: str, model: Modeled, data: ClientData, where: Where) -> Engine:
     if kind == "ray":
         from fedcohort.engines.ray_engine import RayEngine
 
-        return RayEngine(model, data, _auto(model, data, replace(where, workers=0)), where.workers)
+        return RayEngine(model, data, _auto(model, data, replace(where, workers=0)), choose, where.workers)
     if kind == "torch_reference":
         from fedcohort.engines.torch_reference import ReferenceEngine
 

@@ -14,7 +14,7 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -42,6 +42,8 @@ PATIENCE = 60.0  # seconds to wait for the first actor, or for a machine when al
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 _log = logging.getLogger("fedcohort.engine")
 
+Choose = Callable[..., Engine]  # :func:`fedcohort.engines.factory.choose`
+
 
 def inner_of(local: Any, model: Model, clients: Index, plan: Plan) -> dict[str, Any]:
     """How the engine of an actor is made so that it computes what the local one does."""
@@ -54,28 +56,29 @@ def inner_of(local: Any, model: Model, clients: Index, plan: Plan) -> dict[str, 
 
 
 def inner_engine(
-    model: Modeled, data: ClientData, kind: str, variant: dict[str, bool] | None = None, device: str = "cpu"
-) -> Engine:
+    choose: Choose, model: Modeled, data: ClientData, kind: str, variant: dict[str, bool] | None = None,
+    device: str = "cpu",
+) -> Engine:  # fmt: skip
     """The engine of an actor."""
     if variant is not None:
         from fedcohort.engines.torch_workers.variant import Variant, VariantEngine
 
         return VariantEngine(model, data, Variant(**variant))
-    from fedcohort.engines.factory import choose
-
     return choose(model, data, kind, 1, device=device)
 
 
 class ClusterTrainer:
     """What an actor runs: an engine with one thread, made once."""
 
-    def __init__(self, path: list[str], model: list[Any], data: list[Any], inner: dict[str, Any]) -> None:
+    def __init__(
+        self, path: list[str], choose: Choose, model: list[Any], data: list[Any], inner: dict[str, Any]
+    ) -> None:
         """The references are in lists, so that they are opened here, where modules are looked for in `path`."""
         import ray
 
         sys.path.extend(p for p in path if p not in sys.path)
         arrays, classes = ray.get(data[0])
-        self._engine = inner_engine(ray.get(model[0]), wire.data_of(arrays, classes), **inner)
+        self._engine = inner_engine(choose, ray.get(model[0]), wire.data_of(arrays, classes), **inner)
 
     def train(self, order: tuple[dict[str, Any], wire.Arrays], shared: wire.Arrays) -> Any:
         """Train some clients; `shared` is what all parts of a round have in common."""
@@ -94,14 +97,16 @@ class RayEngine:
         model: Modeled,
         data: ClientData,
         local: Engine,
+        choose: Choose,
         workers: CountOrZero = 0,
         address: str | None = None,
     ) -> None:
-        """`local` evaluates, and says of which kind the actors' engines are; `workers=0` means the whole cluster.
+        """`local` evaluates, and says of which kind the engines are that the actors make with `choose`.
 
+        `workers=0` means the whole cluster.
         `address` is that of a running cluster, or None: that of RAY_ADDRESS, or a cluster of this machine alone.
         """
-        self._ray = ray_package()
+        self._ray, self._choose = ray_package(), choose
         self._local, self._data, self.workers = local, data, workers
         self.n_params, self.last_layer = local.n_params, local.last_layer
         self._ours = connect(self._ray, address)
@@ -171,7 +176,9 @@ class RayEngine:
             if missing > 0:
                 need = {"num_gpus": 1} if kind == "GPU" else {"num_cpus": 1}
                 remote = self._ray.remote(**need, max_restarts=0, runtime_env={"env_vars": _ONE_THREAD})(ClusterTrainer)
-                self._actors += [remote.remote(sys.path, self._model, self._held, inner) for _ in range(missing)]
+                self._actors += [
+                    remote.remote(sys.path, self._choose, self._model, self._held, inner) for _ in range(missing)
+                ]
                 _log.info("engine: ray, %d actors with %s each", len(self._actors), inner["kind"])
             if self._actors:
                 return
