@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedcohort.arena.own_trial import Trial, TrialRow, compare_on, score_until
+from fedcohort.arena.own_trial import SelectorTrial, TrialRow, compare_on, score_until
 from fedcohort.cli.main import app
 from fedcohort.errors import FedcohortError
 from fedcohort.experiment.config import from_mapping
@@ -19,7 +19,7 @@ def trial(**gains):
     for name, mean in gains.items():
         value = mean + NOISE
         rows.append(TrialRow(name.replace("_", "-"), value / 100, value, 30.0, wilcoxon(value)))
-    return Trial(tuple(rows), 6, 30, 100.0, {})
+    return SelectorTrial(tuple(rows), 6, 30, 100.0, {})
 
 
 @pytest.mark.parametrize(

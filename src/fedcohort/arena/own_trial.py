@@ -51,7 +51,7 @@ class TrialRow:
 
 
 @dataclass(frozen=True)
-class Trial:
+class SelectorTrial:
     """What the runs said. `failed` are selectors that could not run here, with the reason."""
 
     rows: tuple[TrialRow, ...]
@@ -97,7 +97,7 @@ def compare_on(
     seeds: int = 6,
     rounds: int = 30,
     on_run: OnRun | None = None,
-) -> Trial:
+) -> SelectorTrial:
     """Try the selectors on the task and world of this configuration; `on_run` hears of every run that begins."""
     check(seeds >= 2, f"seeds = {seeds}", "an interval needs at least 2", "use e.g. 6")
     check(rounds >= 4, f"rounds = {rounds}", "there would be no curve to compare", "use e.g. 30")
@@ -118,7 +118,7 @@ def compare_on(
     return _judged(found, times, rounds, failed)
 
 
-def _judged(found: dict[str, list[History]], times: list[float], rounds: int, failed: dict[str, str]) -> Trial:
+def _judged(found: dict[str, list[History]], times: list[float], rounds: int, failed: dict[str, str]) -> SelectorTrial:
     scores = {n: np.array([score_until(h, t) for h, t in zip(runs, times, strict=True)]) for n, runs in found.items()}
     gains = {name: 100.0 * (value - scores[BASE]) for name, value in scores.items()}
     p = {name: wilcoxon(value) for name, value in gains.items()}
@@ -129,7 +129,7 @@ def _judged(found: dict[str, list[History]], times: list[float], rounds: int, fa
         for name, runs in found.items()
     ]
     rows.sort(key=lambda r: -float(r.gains.mean()))
-    return Trial(tuple(rows), len(times), rounds, float(np.mean(times)), failed)
+    return SelectorTrial(tuple(rows), len(times), rounds, float(np.mean(times)), failed)
 
 
 def _tuned(selector: str, base: Sequence[History]) -> str:

@@ -14,7 +14,7 @@ from fedcohort.cli.progress import plain
 from fedcohort.errors import DataError, check
 
 if TYPE_CHECKING:
-    from fedcohort.arena.own_trial import Trial
+    from fedcohort.arena.own_trial import SelectorTrial
     from fedcohort.experiment.config import RunConfig
 
 NEEDS = """`fedcohort advise` tries a shortlist of selectors on your own data and ends in one sentence. It needs
@@ -106,7 +106,7 @@ def _from_arena(console: Console, config: RunConfig, known: tuple[str, ...]) -> 
     return [best] if best and best.partition("(")[0] not in known else []
 
 
-def _table(trial: Trial) -> Table:
+def _table(trial: SelectorTrial) -> Table:
     title = f"{trial.seeds} seeds, everybody {trial.seconds:,.0f} s: {trial.rounds} rounds of uniform"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for name in ("selector", "accuracy", "against uniform", "rounds"):

@@ -147,21 +147,10 @@ class Dataset:
         finer = None if activity is None else whole_numbers("activity", activity)
         if finer is not None:
             same_length("x", x, "activity", finer)
-        return cls(
-            name,
-            x,
-            label.train,
-            xt,
-            label.test,
-            len(label.names),
-            None if owner is None else owner.train,
-            None if owner is None or client_test is None else owner.test,
-            scale,
-            shift,
-            finer,
-            renamed(label.names, class_names),
-            () if owner is None else owner.names,
-        )
+        test = owner.test if owner is not None and client_test is not None else None
+        train, known = (None, ()) if owner is None else (owner.train, owner.names)
+        names = renamed(label.names, class_names)
+        return cls(name, x, label.train, xt, label.test, len(names), train, test, scale, shift, finer, names, known)
 
     @classmethod
     def from_csv(
@@ -378,9 +367,10 @@ def _assemble(name: str, columns: Arrays, path: Path) -> Dataset:
     scale, shift = columns.pop("scale", None), columns.pop("shift", None)
     if scale is None and known:
         scale, shift = np.asarray(known.scale), np.asarray(known.shift)
+    arrays: dict[str, Any] = dict(columns)
     try:
         return Dataset.from_arrays(
-            **columns,
+            **arrays,
             name=name,
             classes=known.classes if known else None,
             scale=None if scale is None else _plain(scale),
