@@ -296,7 +296,7 @@ def test_the_same_learning_curve_as_the_reference():
 def test_a_second_process_compiles_from_the_other_end_and_is_gone_afterwards(monkeypatch, capsys):
     """It is asked for the same kernels in reverse, skips those on disk, and is not waited for."""
     from fedcohort.engines.fused import compile as compiling
-    from fedcohort.engines.fused import compile_helper, kernels, loss
+    from fedcohort.engines.fused import compile_process, kernels, loss
 
     data, model = setting(TINY)
     FusedEngine(TINY, data).losses(model, np.arange(2), "train", Objective())
@@ -312,6 +312,6 @@ def test_a_second_process_compiles_from_the_other_end_and_is_gone_afterwards(mon
         ]  # fmt: skip
     assert started[0].returncode is not None
     before = sorted(f.stat().st_mtime_ns for f in compiling._FOLDER.rglob("*.nbi"))
-    monkeypatch.setattr(sys, "argv", ["compile_helper", *(one.where for one in some)])
-    compile_helper.main()
+    monkeypatch.setattr(sys, "argv", ["compile_process", *(one.where for one in some)])
+    compile_process.main()
     assert sorted(f.stat().st_mtime_ns for f in compiling._FOLDER.rglob("*.nbi")) == before

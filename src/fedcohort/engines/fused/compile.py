@@ -156,7 +156,7 @@ def _helped(missing: Sequence[Compiled]) -> Iterator[None]:
         command = [
             sys.executable,
             "-m",
-            "fedcohort.engines.fused.compile_helper",
+            "fedcohort.engines.fused.compile_process",
             *(one.where for one in missing[::-1]),
         ]
         path = os.pathsep.join(p for p in sys.path if p)
