@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .vectors import LANES
+from .vectors import SLACK
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -38,6 +38,6 @@ class ClientJob:
 
 def padded_copy(a: Floats) -> Floats:
     """A copy, with room behind it for kernels that read and write back whole vectors."""
-    found = np.zeros(a.size + LANES, np.float32)[: a.size]
+    found = np.zeros(a.size + SLACK, np.float32)[: a.size]
     found[:] = a
     return found

@@ -27,7 +27,7 @@ from .graph_norms import norm_backward_step, norm_forward_step
 from .graph_products import conv_backward_step, conv_forward_step, linear_backward_step, linear_forward_step
 from .kernels import take
 from .loss import by_logits, measure
-from .vectors import LANES
+from .vectors import LANES, SLACK
 from .workspace import ACT, CI, COLUMNS, CONV, GRAD, HI, PAD, WI
 
 Shape = tuple[int, int, int]
@@ -120,7 +120,7 @@ class Program:
 
     def workspace(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Memory of one worker, and the block size that the borders were cleared for."""
-        found = np.zeros(self.floats + 16, np.float32)
+        found = np.zeros(self.floats + 16 + SLACK, np.float32)
         start = -found.ctypes.data // found.itemsize % 16
         ws = found[start : start + self.floats]
         for place, number in self.constants:

@@ -33,7 +33,7 @@ from .signatures import (
     call_move,
     call_take,
 )
-from .vectors import LANES
+from .vectors import LANES, SLACK
 from .workspace import (
     ACT,
     BACKWARD,
@@ -207,10 +207,10 @@ def train(
     """
     n = rows.size
     most = min(batch, n)
-    w = np.zeros(start.size + LANES, np.float32)[: start.size]
+    w = np.zeros(start.size + SLACK, np.float32)[: start.size]
     for i in range(w.size):
         w[i] = start[i]
-    g = np.empty(w.size + LANES, np.float32)[: w.size]  # tiles write back what lies behind a run
+    g = np.empty(w.size + SLACK, np.float32)[: w.size]  # tiles write back what lies behind a run
     first = np.zeros(w.size if rate[MOMENTUM] != 0.0 or rate[ADAM] != 0.0 else 0, np.float32)
     second = np.zeros(w.size if rate[ADAM] != 0.0 else 0, np.float32)
     hard, loss, hit = np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most, np.float32)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .compile import entry, kernel
 from .loss import exp32
-from .vectors import LANES, call_panels
+from .vectors import SLACK, call_panels
 
 Floats = NDArray[np.float32]
 
@@ -41,7 +41,7 @@ def tangent(x: Any) -> Any:
 @kernel
 def slack(a: Floats) -> Floats:
     """A copy with room for reads of whole vectors behind it."""
-    out = np.zeros(a.size + LANES, np.float32)
+    out = np.zeros(a.size + SLACK, np.float32)
     out[: a.size] = a
     return out
 
@@ -57,7 +57,7 @@ def run_forward(
     """
     u, wide = units, 3 * units
     w, zero = slack(turned), np.zeros(1, np.float32)
-    own = np.zeros(samples * wide + LANES, np.float32)
+    own = np.zeros(samples * wide + SLACK, np.float32)
     for t in range(steps):
         for i in range(samples):
             own[i * wide : (i + 1) * wide] = bias
@@ -87,9 +87,9 @@ def run_backward(
     """Gradients by the products with the input, by the recurrent weight and its bias; `above` is by the states."""
     u, wide = units, 3 * units
     w, zero = slack(weight), np.zeros(1, np.float32)
-    own = np.zeros(samples * wide + LANES, np.float32)
-    down = np.zeros(samples * u + LANES, np.float32)
-    found = np.zeros(wide * u + LANES, np.float32)
+    own = np.zeros(samples * wide + SLACK, np.float32)
+    down = np.zeros(samples * u + SLACK, np.float32)
+    found = np.zeros(wide * u + SLACK, np.float32)
     before = slack(states)
     for t in range(steps - 1, -1, -1):
         for i in range(samples):

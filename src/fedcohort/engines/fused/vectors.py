@@ -6,7 +6,7 @@ may live in memory. Here the accumulators are vector registers by construction:
     panel  m rows of C += A B over a run of contiguous floats, reduced over (channel, ky, kx): convolution forward and
            backward, and matrix products. Twelve accumulators of LANES floats, one broadcast per row and tap.
 
-All offsets and strides are in elements. Tiles may touch up to LANES floats past a run, and leave them as they were:
+All offsets and strides are in elements. Tiles may touch up to SLACK floats past a run, and leave them as they were:
 what is written to carries that much slack. No flag here allows the compiler to assume that NaN does not occur.
 """
 
@@ -26,6 +26,9 @@ from numba.extending import intrinsic
 LANES: int = 16 if llvm.get_host_cpu_features().get("avx512f", False) else 8
 # Rows of a panel and vectors per row: twelve accumulators hide the latency of a multiply-add and fit 16 registers.
 VECTORS = {4: 3, 3: 4, 2: 4, 1: 8}
+
+# What a tile may touch behind a run: one of a single row is up to eight vectors wide.
+SLACK = 8 * LANES
 
 # Sizes of the tile at the end of a run.
 _ENDS = {4: (1, 2, 3), 3: (1, 2, 3, 4), 2: (1, 2, 4), 1: (2, 8)}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedcohort.engines.networks import Conv, Flatten, Layer, Linear, MaxPool, Network, ReLU
 from fedcohort.errors import TrainingError
 
-from .vectors import LANES
+from .vectors import LANES, SLACK
 
 BLOCK = 64  # samples that travel through the network together; larger batches are cut into such blocks
 
@@ -73,7 +73,7 @@ class Workspace:
 
     def workspace(self) -> tuple[NDArray[np.float32], NDArray[np.int8], NDArray[np.int64]]:
         """Memory of one worker: floats, winners, and the block size that the borders were cleared for."""
-        room = np.zeros(self.floats + _LINE, np.float32)
+        room = np.zeros(self.floats + _LINE + SLACK, np.float32)
         start = -room.ctypes.data // room.itemsize % _LINE  # vectors that straddle two cache lines cost 3 % of a step
         return room[start : start + self.floats], np.zeros(self.bytes, np.int8), np.zeros(1, np.int64)
 
