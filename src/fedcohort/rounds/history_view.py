@@ -5,23 +5,52 @@ from __future__ import annotations
 import importlib.util
 import sys
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.errors import MissingExtra, UnknownName
 from fedcohort.looks import INK, PALE, STEPS, look, time_text, time_unit
+from fedcohort.types import Index
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from fedcohort.rounds.history import History
 
 Double = NDArray[np.float64]
 AGAINST = ("rounds", "time")
 SHARES = ("accuracy", "macro_f1", "f1", "score")  # drawn in percent
 _WIDE, _HIGH = 240, 64  # pixels of the small curve
+
+
+class Told(Protocol):
+    """What is needed of a `History`."""
+
+    population: int
+    rows: list[dict[str, Any]]
+    cohorts: list[Index]
+
+    def column(self, name: str) -> Double:
+        """One number per round."""
+        ...
+
+    @property
+    def accuracy(self) -> Double:
+        """Test accuracy per round."""
+        ...
+
+    @property
+    def clock(self) -> Double:
+        """Virtual seconds at the end of each round."""
+        ...
+
+    def participation(self) -> Index:
+        """How often each client was asked."""
+        ...
+
+    def fairness(self) -> float:
+        """Jain's index of participation."""
+        ...
 
 
 def new_axes(width: float = 6.4, height: float = 4.0) -> Axes:
@@ -48,7 +77,7 @@ def label_axes(ax: Axes, column: str, against: str, unit: str = "s") -> None:
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
 
 
-def plot_history(history: History, ax: Axes | None, column: str, against: str, label: str | None) -> Axes:
+def plot_history(history: Any, ax: Axes | None, column: str, against: str, label: str | None) -> Axes:
     """One column of a run against rounds or virtual time; see `History.plot`."""
     if against not in AGAINST:
         raise UnknownName.among("axis to draw against", against, AGAINST)
@@ -69,7 +98,7 @@ def plot_history(history: History, ax: Axes | None, column: str, against: str, l
     return ax
 
 
-def frame(history: History) -> Any:
+def frame(history: Any) -> Any:
     """One row per round as a pandas.DataFrame."""
     if importlib.util.find_spec("pandas") is None:
         raise MissingExtra("to_pandas()", "pandas is not installed", "pip install pandas")
@@ -83,7 +112,7 @@ def frame(history: History) -> Any:
     return made
 
 
-def facts(history: History) -> dict[str, str]:
+def facts(history: Any) -> dict[str, str]:
     """What one wants to know first."""
     accuracy, clock = history.accuracy, history.clock
     known = np.flatnonzero(np.isfinite(accuracy))
@@ -99,7 +128,7 @@ def facts(history: History) -> dict[str, str]:
     return out
 
 
-def html(history: History) -> str:
+def html(history: Any) -> str:
     """The facts and a small curve, for notebooks."""
     rows = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
