@@ -39,9 +39,9 @@ def one(selector, keys, seed):
     history = simulation.run()
     lie = simulation.federation.world.fixed.get("lie")
     asked = history.participation().astype(float)
-    liars = float(asked[np.asarray(lie) > 0].sum() / asked.sum()) if lie is not None and np.any(lie) else None
+    share = float(asked[np.asarray(lie) > 0].sum() / asked.sum()) if lie is not None and np.any(lie) else None
     curve = [(round(t, 3), round(a, 5)) for t, a in zip(history.clock, history.accuracy, strict=True) if np.isfinite(a)]
-    return {"final": float(np.mean([a for _, a in curve[-max(len(curve) // 10, 1) :]])), "curve": curve, "liars": liars}
+    return {"final": float(np.mean([a for _, a in curve[-max(len(curve) // 10, 1) :]])), "curve": curve, "liars": share}
 
 
 def reached(curve, target):

@@ -77,9 +77,11 @@ def _arguments(text: str, inside: str, words: bool = False) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # about what is refused below
             call: Any = ast.parse(f"f({inside})", mode="eval").body
-        if words and isinstance(call, ast.Call):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):  # f(1).g(a=2) parses, too
+            raise ValueError
+        if words:
             call.keywords = [_Words().visit(k) for k in call.keywords]
-        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
+        if call.args or any(k.arg is None for k in call.keywords):
             raise ValueError
         names = [str(k.arg) for k in call.keywords]
         if len(set(names)) < len(names):

@@ -115,7 +115,8 @@ def digits() -> Arrays:
     They are the test set of "Optical Recognition of Handwritten Digits" (E. Alpaydin and C. Kaynak, 1998) from the UCI
     Machine Learning Repository, licence CC BY 4.0, in the order in which scikit-learn has them.
     """
-    with resources.files("fedcohort.data").joinpath("digits.npz").open("rb") as file, np.load(file) as arrays:
+    place = resources.files("fedcohort.data").joinpath("digits.npz")
+    with place.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         x, y = arrays["x"][:, None], arrays["y"].astype(np.int64)
     return {"x": x[:1500], "y": y[:1500], "x_test": x[1500:], "y_test": y[1500:], "scale": np.asarray(1 / 16)}
 

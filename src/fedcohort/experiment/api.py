@@ -134,7 +134,7 @@ def task_from(
     >>> from fedcohort import Dataset, task_from
     >>> x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
     >>> task_from(Dataset.from_arrays(x, y), hidden=16).model.layers
-    (Linear(out=16), ReLU(), Linear(out=3))
+    (Linear(out=16, bias=True), ReLU(), Linear(out=3, bias=True))
     """
     from fedcohort.tasks.own_task import task_on
 
