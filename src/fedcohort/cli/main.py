@@ -46,7 +46,7 @@ def _root(
 def main() -> None:
     """Entry point of the `fedcohort` command."""
     told.clear()
-    warnings.showwarning = tell_warning
+    warnings.showwarning = tell_warning  # type: ignore[assignment]
     try:
         code = app(prog_name="fedcohort", standalone_mode=False)
     except FedcohortError as error:
