@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -157,6 +158,8 @@ def _arranged(found: list[tuple[Path, RunRecord, str]], by: str, notes: list[str
             *notes,
             f"{waiting} of {len(runs)} runs are not finished: drawn on their own, and in no table of metrics",
         ]
+    told = Counter(f"{run.entry}: {text}" for run in runs.values() for text in run.record.history.notes)
+    notes = [*notes, *(f"{text} ({'one run' if n == 1 else f'{n} runs'})" for text, n in told.most_common(MOST_NOTES))]
     return Gathered(tuple(runs[k] for k in sorted(runs)), by, tuple(notes))
 
 
@@ -174,5 +177,7 @@ def _record(folder: Path, cohorts: bool) -> RunRecord:
         values={n: found.history.column(n) for n in names if not n.startswith("method.")},
         counts=found.history.participation(),
         length=len(rows),
+        ended=found.history.ended,
+        notes=found.history.notes,
     )
     return RunRecord(found.config, history, client_accuracy(folder))
