@@ -69,10 +69,6 @@ class RunWarning(UserWarning):
     """A run works, but does not mean what it seems to: parts that do not fit, a model that diverged, lost replies."""
 
 
-class RunWarning(UserWarning):
-    """A run works, but does not mean what it seems to: parts that do not fit, a model that diverged, lost replies."""
-
-
 class ConfigError(FedcohortError, ValueError):
     """What was asked for cannot be built."""
 

@@ -78,7 +78,8 @@ def optuna_objective(
                 history = simulate(**run, on_round=_told(trial, seed))
             scores = history.column("score")
             rule = "no round of this run has a validation accuracy"
-            check(bool(np.isfinite(scores).any()), f"task {values.get('task', '')}", rule, "choose a task that measures one")
+            measured = bool(np.isfinite(scores).any())
+            check(measured, f"task {values.get('task', '')}", rule, "choose a task that measures one")
             found.append(float(np.nanmax(scores)))
         return float(np.mean(found))
 
