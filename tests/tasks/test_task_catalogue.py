@@ -130,3 +130,8 @@ def test_values_of_the_wrong_kind_are_refused_by_name(text):
 def test_every_task_says_what_it_is():
     for name in catalogue.names():
         assert len(catalogue.get(name).about) > 10
+
+
+def test_every_option_has_a_meaning():
+    known = {option for name in catalogue.names() for option in catalogue.options(name)}
+    assert known == set(catalogue.MEANINGS)

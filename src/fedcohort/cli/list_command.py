@@ -88,7 +88,7 @@ def _show_task(console: Console, name: str) -> None:
         if hasattr(spec, part):
             console.print(f"[bold]{part}[/]: {plain(str(getattr(spec, part)))}")
     console.print(f"\n[bold]Parameters[/], e.g. '{base}(lr=0.1)':")
-    _print_rows(("name", "value", "range"), task_rows(spec, options(base)))
+    _print_rows(("name", "value", "range", "meaning"), task_rows(spec, options(base)))
 
 
 def _print_rows(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:

@@ -92,15 +92,18 @@ def world_rows(spec: Any) -> list[tuple[str, str, str, str]]:
     return out
 
 
-def task_rows(spec: Any, options: Iterable[str]) -> list[tuple[str, str, str]]:
-    """(name, value, range) of everything that can be changed in a task; no value where only the model knows it."""
+def task_rows(spec: Any, options: Iterable[str]) -> list[tuple[str, str, str, str]]:
+    """(name, value, range, meaning) of all that can be changed in a task; no value where only the model knows it."""
+    from fedcohort.tasks.catalogue import MEANINGS, check_plan
+
     kind: Any = type(spec)
-    known = declared(kind)
+    known, plan = declared(kind), declared(check_plan)
     out = []
     for name in options:
         holder = spec.default if hasattr(spec.default, name) and name not in known else spec
         value = repr(getattr(holder, name)) if hasattr(holder, name) else ""
-        out.append((name, value, range_words(known[name]) if name in known else ""))
+        rule = known.get(name, plan.get(name))
+        out.append((name, value, "" if rule is None else range_words(rule), MEANINGS[name]))
     return out
 
 

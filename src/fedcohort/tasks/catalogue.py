@@ -27,6 +27,37 @@ from fedcohort.types import Objective, Plan
 
 PLAN_OPTIONS = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "optimiser", "objective", "prox")
 DATA_OPTIONS = ("validation", "unlabelled", "unused", "test", "recut", "split", "normal", "seed", "root")
+MEANINGS = {  # of every option of a task
+    "lr": "learning rate of local training",
+    "epochs": "passes over a client's own samples in a round",
+    "batch_size": "samples per step",
+    "momentum": "share of the last step that is kept (SGD)",
+    "weight_decay": "weight of the squared parameters",
+    "optimiser": "sgd or adam",
+    "objective": "what clients minimise: ce, flash-robust, symmetric-ce or label-smoothing",
+    "prox": "pull towards the broadcast model [mu]",
+    "validation": "share of the training data that the server keeps to judge models",
+    "unlabelled": "share that the server keeps without labels, for distillation",
+    "unused": "share that nobody gets",
+    "test": "share that becomes the test set where it is cut anew",
+    "recut": "cut the test set from all data instead of using the published one",
+    "split": "what is split: samples by class, whole owners, or each owner's samples",
+    "normal": "mean and deviation that inputs are normalised with",
+    "seed": "of what is drawn here; not that of the run",
+    "root": "folder of the data instead of $FEDCOHORT_DATA",
+    "hidden": "widths of the hidden layers",
+    "channels": "channels of the convolutions",
+    "norm": "normalisation: None, group or batch",
+    "augment": "augmentation: none or crop-flip",
+    "blocks": "residual blocks per stage",
+    "widths": "channels of the stages",
+    "pool": "how many labels a world can hand out",
+    "stride": "every so many time steps of a signal are read",
+    "classes": "number of class centres",
+    "curvature": "range of the clients' curvatures, uniform between the two",
+    "dimension": "coordinates of a centre",
+    "spread": "standard deviation of the centres",
+}
 
 
 @dataclass(frozen=True)
@@ -278,14 +309,14 @@ def plan_with(plan: Plan, **changes: Any) -> Plan:
 
 def _checked(plan: dict[str, Any]) -> dict[str, Any]:
     """Plan overrides, refused where they break a rule."""
-    _check_plan(**plan)
+    check_plan(**plan)
     if isinstance(plan.get("objective"), str):
         plan["objective"] = _objective(plan["objective"])
     return plan
 
 
 @checked
-def _check_plan(
+def check_plan(
     *,
     lr: Positive = 0.1,
     epochs: CountOrZero = 5,
