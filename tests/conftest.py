@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 
 import pytest
@@ -29,17 +28,3 @@ def pytest_collection_finish():
     """Thousands of tests and large libraries live to the end: the collector need not look at them again and again."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def _loggers_speak():
-    """Flower's database (alembic's fileConfig) silences every logger that exists, for all tests after it."""
-    for name in (
-        "fedcohort.storage",
-        "fedcohort.engine",
-        "fedcohort.selectors",
-        "fedcohort.flower",
-        "fedcohort",
-        "flwr",
-    ):
-        logging.getLogger(name).disabled = False

@@ -134,6 +134,8 @@ def lines(monkeypatch):
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     monkeypatch.setattr(logging.getLogger("flwr"), "handlers", [handler])
+    monkeypatch.setattr(logging.getLogger("flwr"), "level", logging.INFO)  # other tests make it silent
+    logging.getLogger("flwr").manager._clear_cache()
     monkeypatch.setattr(logging.getLogger("fedcohort"), "handlers", [])
     return lambda: [json.loads(line) for line in stream.getvalue().splitlines() if not line.startswith("fraction_")]
 

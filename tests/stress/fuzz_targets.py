@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import io
 import json
-import logging
 import shutil
 import sqlite3
 import struct
@@ -33,8 +32,6 @@ from fedcohort.storage.segments import compress, decompress
 from fedcohort.storage.snapshots import Snapshots
 from fedcohort.worlds.trace import load_trace
 
-for _name in ("fedcohort.storage", "flwr"):
-    logging.getLogger(_name).setLevel(logging.CRITICAL)
 LITERALS = (
     b"(",
     b")",

@@ -9,6 +9,7 @@ that takes too much processor time or memory, or ends the child, is a finding li
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import re
@@ -114,6 +115,7 @@ def _child(
         code = 1
         try:
             signal.signal(signal.SIGPROF, _hung)
+            logging.disable(logging.CRITICAL)  # what is refused is also logged, a thousand times a second
             warnings.simplefilter("error", RuntimeWarning)  # a number that overflows is not a number that was checked
             grown = _pages()
             resource.setrlimit(resource.RLIMIT_AS, (grown + MEMORY, grown + MEMORY))
