@@ -66,7 +66,7 @@ def own_path() -> list[str]:
 
 def _go_to(cwd: str, path: list[str]) -> None:
     """Files and modules of your own are found as at the driver, where this machine has the same folders."""
-    if Path(cwd).is_dir():
+    if cwd and Path(cwd).is_dir():
         os.chdir(cwd)
     sys.path.extend(p for p in [cwd, *path] if p not in sys.path and Path(p).is_dir())
 
