@@ -20,7 +20,7 @@ test-memory: $(VENV)/.test-ready
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not deployment" $(COVERAGE_FLAGS) $(TEST_FLAGS)
 
 test-deployment: $(VENV)/.test-ready
-	FEDCOHORT_DEPLOYMENT=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m deployment tests/flower tests/experiment $(TEST_FLAGS)
+	FEDCOHORT_DEPLOYMENT=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m deployment tests/flower tests/experiment tests/engines $(TEST_FLAGS)
 
 lint: style types
 

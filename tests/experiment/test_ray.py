@@ -74,7 +74,7 @@ def test_a_machine_that_does_not_see_the_store_sends_the_run_back(tmp_path):
     job = Job(identity(config), config.to_dict(), str(tmp_path / "driver" / identity(config)), 4)
     message = json.dumps({"config": job.config, "folder": job.folder})
     result, files = carry_out(message, str(tmp_path / "no-such-token"), "secret")
-    assert result == {"event": "done", "how": "run"}
+    assert result == {"event": "done", "how": "run", "notes": []}
     assert not (tmp_path / "driver").exists()  # nothing was written where the driver's store would be
     unpack_folder(files, tmp_path / "driver" / identity(config))
     assert metrics(Store(tmp_path / "driver")) == metrics(Store(tmp_path / "here"))
