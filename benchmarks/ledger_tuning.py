@@ -18,11 +18,11 @@ from fedcohort.arena.problem_set import problem, tier_problems
 
 RESULTS = Path(__file__).parent / "results" / "ledger_tuning.json"
 SEEDS = range(106, 114)
-ORACLE_PROBLEMS = ("har-devices",)
+MORE_PROBLEMS = ("har-devices",)
 
 
 def problems():
-    return [p for p in (*tier_problems("quick"), *map(problem, ORACLE_PROBLEMS)) if p.available]
+    return [p for p in (*tier_problems("quick"), *map(problem, MORE_PROBLEMS)) if p.available]
 
 
 def load():
@@ -53,13 +53,18 @@ def differences(text, results):
     )
 
 
-def line(text, results):
+def summary(text, results):
+    """Problems, the mean of each over seeds, and (mean, standard error) of both scores over problems and seeds."""
     names, d = differences(text, results)
     by_seed = d.mean(axis=0)
     error = by_seed.std(axis=0, ddof=1) / len(by_seed) ** 0.5
-    cells = [f"{name.split('-')[1]} {a:+.1f}/{f:+.1f}" for name, (a, f) in zip(names, d.mean(axis=1), strict=True)]
-    mean = by_seed.mean(axis=0)
-    return f"{text:44s} {mean[0]:+.2f}±{error[0]:.2f} {mean[1]:+.2f}±{error[1]:.2f}  " + ", ".join(cells)
+    return names, d.mean(axis=1), list(zip(by_seed.mean(axis=0), error, strict=True))
+
+
+def line(text, results):
+    names, each, both = summary(text, results)
+    cells = [f"{name.split('-')[1]} {a:+.1f}/{f:+.1f}" for name, (a, f) in zip(names, each, strict=True)]
+    return f"{text:44s} " + " ".join(f"{m:+.2f}±{e:.2f}" for m, e in both) + "  " + ", ".join(cells)
 
 
 def table():
@@ -67,15 +72,13 @@ def table():
     names = list(results["uniform"])
     print("| variant | anytime | final | " + " | ".join(n.removeprefix("digits-") for n in names) + " |")
     print("|---" * (len(names) + 3) + "|")
-    for text in results:
-        if text == "uniform":
-            continue
-        _, d = differences(text, results)
-        by_seed = d.mean(axis=0)
-        mean, error = by_seed.mean(axis=0), by_seed.std(axis=0, ddof=1) / len(by_seed) ** 0.5
-        cells = [f"{a:+.1f}" for a in d.mean(axis=1)[:, 0]]
-        both = [f"{m:+.2f} ± {e:.2f}" for m, e in zip(mean, error, strict=True)]
-        print(f"| `{text}` | " + " | ".join(both + cells) + " |")
+    for text in (t for t in results if t != "uniform"):
+        _, each, both = summary(text, results)
+        print(
+            f"| `{text}` | "
+            + " | ".join([f"{m:+.2f} ± {e:.2f}" for m, e in both] + [f"{a:+.1f}" for a, _ in each])
+            + " |"
+        )
 
 
 def main():

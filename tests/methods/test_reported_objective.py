@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedcohort import simulate
+from fedcohort import StatefulSelector, simulate
 from fedcohort.registry.lookup import entries
 from fedcohort.types import Cohort
 
@@ -17,7 +17,7 @@ PAIRS = {
 }
 
 
-class ProbesAndAsks:
+class ProbesAndAsks(StatefulSelector):
     """Asks the clients that it has just probed, and keeps both measurements."""
 
     needs = frozenset(PAIRS) | frozenset(PAIRS.values())
@@ -33,12 +33,6 @@ class ProbesAndAsks:
 
     def observe(self, result):
         self.seen.append(result)
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, arrays):
-        pass
 
 
 @pytest.mark.parametrize("objective", ["ce", "flash-robust(alpha=1.0, beta=8.0)"])

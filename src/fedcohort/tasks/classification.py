@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,16 +152,7 @@ class BoundClassification:
 
     provides = PROVIDES
 
-    def __init__(
-        self,
-        spec: ClassificationSpec,
-        world: World,
-        *,
-        engine: str = "auto",
-        workers: int = 0,
-        device: str = "auto",
-        precision: str = "float32",
-    ) -> None:
+    def __init__(self, spec: ClassificationSpec, world: World, *, engine: str = "auto", **where: Any) -> None:
         self.spec = spec
         self.name = spec.name
         self.classes = spec.classes
@@ -171,7 +162,7 @@ class BoundClassification:
             rule = f"task {spec.name!r} has {spec.classes} classes and {len(spec.parts.pool)} samples in its pool"
             raise ContractError(value, rule, "make the world from this task's labels()")
         self._data = ClientData(spec.pool, world.train, world.validation, spec.classes, spec.targets("pool"))
-        self.engine: Engine = choose(spec.model, self._data, engine, workers, device=device, precision=precision)
+        self.engine: Engine = choose(spec.model, self._data, engine, **where)
         self._evaluator = ArrayServerEvaluator(spec, self.engine)
 
     @property

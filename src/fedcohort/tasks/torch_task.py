@@ -132,17 +132,9 @@ class TorchTask(ClassificationSpec):
         """What is learned of each sample of the split; None where that is the label."""
         return None if self._store.y is None else self._store.y[self._rows(split)]
 
-    def bind(
-        self,
-        world: World,
-        *,
-        engine: str = "auto",
-        workers: int = 0,
-        device: str = "auto",
-        precision: str = "float32",
-    ) -> BoundTorchTask:
-        """The task on this world's clients."""
-        return BoundTorchTask(self, world, engine=engine, workers=workers, device=device, precision=precision)
+    def bind(self, world: World, **where: Any) -> BoundTorchTask:
+        """The task on this world's clients; `where` is engine, workers, device and precision."""
+        return BoundTorchTask(self, world, **where)
 
     def _rows(self, split: str) -> Index:
         """Rows of the store that make up a split."""
