@@ -4,6 +4,7 @@ python tests/stress/torture                     everything (about three hours)
 python tests/stress/torture --quick             a small share of everything (about a minute; part of `make test`)
 python tests/stress/torture --only kill flips   rows whose name contains one of these words
 python tests/stress/torture --only fuzz --minutes 60
+python tests/stress/torture --only "real Flower" --deployments 1 --minutes 60    on a busy machine, or for an hour
 python tests/stress/torture --json FILE         keep the figures in this file, row by row
 python tests/stress/torture --table FILE        print what is in such a file
 """
@@ -39,6 +40,8 @@ import storage
 SEED = 20
 SHARE = 1.0  # of the full numbers; set by --share
 MINUTES = 60.0  # of fuzzing; set by --minutes
+KILL_MINUTES = 600.0  # of killing real processes at most; set by --minutes
+DEPLOYMENTS = flower.SIDE_BY_SIDE  # of these processes; set by --deployments
 KILLS: Path | None = None  # where the kills of real processes are kept; set by --json
 
 
@@ -133,7 +136,7 @@ ROWS = (
     Row(
         "kill -9 of real Flower processes",
         "50 of each; 0 records lost, the run finishes and replays, 0 processes left",
-        lambda q: flower.kills(_many(q, 1, 50), SEED, KILLS),
+        lambda q: flower.kills(_many(q, 1, 50), SEED, KILLS, DEPLOYMENTS, KILL_MINUTES),
         lambda f: (
             all(f[f"{kind} killed"] >= f["wanted of each"] for kind in flower.KINDS)
             and not (f["records lost"] or f["runs not finished"] or f["processes left"])
@@ -297,19 +300,21 @@ SLOW = (
 
 
 def main() -> int:
-    global SHARE, KILLS, MINUTES
+    global SHARE, KILLS, MINUTES, KILL_MINUTES, DEPLOYMENTS
     parser = argparse.ArgumentParser(prog="torture", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--share", type=float, default=1.0, help="of the full numbers, for a busy machine")
-    parser.add_argument("--minutes", type=float, default=60.0, help="of fuzzing, over all its rows")
+    parser.add_argument("--minutes", type=float, help="of fuzzing, over all its rows (60); of killing Flower (600)")
+    parser.add_argument("--deployments", type=int, default=DEPLOYMENTS, help="of Flower, side by side")
     parser.add_argument("--table", type=Path, help="print the table of a file made with --json, and run nothing")
     args = parser.parse_args()
     if args.table:
         print(table.markdown(args.table))
         return 0
-    SHARE, MINUTES = args.share, args.minutes
+    SHARE, MINUTES, KILL_MINUTES = args.share, args.minutes or MINUTES, args.minutes or KILL_MINUTES
+    DEPLOYMENTS = args.deployments
     KILLS = args.json and args.json.with_name("flower_kills.json")
     chosen = [r for r in ROWS if not args.only or any(word in r.name for word in args.only)]
     if args.quick and not args.only:

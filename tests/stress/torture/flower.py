@@ -1,8 +1,9 @@
 """kill -9 of real Flower processes: SuperLinks with a database, SuperNodes and ServerApps of deployments on loopback.
 
-Several deployments run side by side, a third of them with TLS and node keys. A kill comes at a random moment after a
-round has closed; what was killed is started again as an operator would do it, and the next kill waits for the next
-closed round. Every kill is written down at once in a file of its own, so that an interrupted hour goes on where it was.
+Deployments run side by side, a third of the kills on some with TLS and node keys. A kill comes at a random moment after
+a round has closed; what was killed is started again as an operator would do it, and the next kill waits for the next
+closed round. A deployment ends after so many kills with a replay of all its cohorts, and another one takes its place.
+Every kill is written down at once in a file of its own, so that an interrupted hour goes on where it was.
 The restart storm restarts every SuperNode in turn.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -36,21 +38,25 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from flower_drill import Drill, mentioning, rows_of
 
 KINDS = ("SuperLink", "SuperNode", "ServerApp")
-SECURE = (False, False, True)  # the deployments: a third with TLS and node keys
+SIDE_BY_SIDE = 3  # deployments; fewer on a busy machine
+OF_ONE = 15  # kills in a deployment before it ends and is replayed
 CLIENTS, LONGEST = 3, 15.0  # seconds between a closed round and the next kill at most
 GIVE_UP = 3  # deployments in a row that did not finish
 RUNNING: list[Drill] = []
 _LOCK = threading.Lock()
 
 
-def kills(each: int, seed: int, kept: Path | None = None) -> dict[str, Any]:
-    """So many kills of each kind over the deployments; each deployment ends with a replay of all its cohorts."""
+def kills(
+    each: int, seed: int, kept: Path | None = None, side_by_side: int = SIDE_BY_SIDE, minutes: float = 600.0
+) -> dict[str, Any]:
+    """So many kills of each kind, or as many as begin in so many minutes; `kept` goes on where it was."""
     signal.signal(signal.SIGTERM, _end)
     os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "1"  # Flower's own: forty processes that look more often are busy
     with tempfile.TemporaryDirectory(prefix="flower-kills-") as name, contextlib.redirect_stdout(sys.stderr):
-        notes = Notes(kept or Path(name) / "kills.json", each, np.random.default_rng(seed))
-        with ThreadPoolExecutor(len(SECURE)) as pool:
-            list(pool.map(lambda at: _group(at, seed, notes, Path(name)), range(len(SECURE))))
+        until = time.monotonic() + 60.0 * minutes
+        notes = Notes(kept or Path(name) / "kills.json", each, np.random.default_rng(seed), until)
+        with ThreadPoolExecutor(side_by_side) as pool:
+            list(pool.map(lambda at: _group(at, seed, notes, Path(name)), range(side_by_side)))
         left = mentioning(Path(name))
     return {"wanted of each": each, **notes.figures(), "processes left": len(left)}
 
@@ -58,8 +64,8 @@ def kills(each: int, seed: int, kept: Path | None = None) -> dict[str, Any]:
 class Notes:
     """The kills so far, in a file that is written after each."""
 
-    def __init__(self, path: Path, each: int, rng: np.random.Generator) -> None:
-        self.path, self.rng = path, rng
+    def __init__(self, path: Path, each: int, rng: np.random.Generator, until: float = math.inf) -> None:
+        self.path, self.rng, self.until = path, rng, until
         known = json.loads(path.read_text()) if path.exists() else {"kills": [], "ends": []}
         self.wanted = _left(known["kills"], each)
         if not any(self.wanted.values()):  # all were done: begin anew
@@ -67,11 +73,19 @@ class Notes:
         self.kills: list[dict[str, Any]] = known["kills"]
         self.ends: list[dict[str, Any]] = known["ends"]
 
+    def sort(self) -> bool | None:
+        """Whether the next deployment is with TLS and keys: drawn from the kills that are left; None after the last."""
+        with _LOCK:
+            left = [secure for (secure, _), many in self.wanted.items() for _ in range(many)]
+            if not left or time.monotonic() > self.until:
+                return None
+            return left[int(self.rng.integers(len(left)))]
+
     def take(self, secure: bool) -> str | None:
         """What is to be killed next in a deployment of this sort."""
         with _LOCK:
             left = [kind for kind in KINDS for _ in range(self.wanted[secure, kind])]
-            if not left:
+            if not left or time.monotonic() > self.until:
                 return None
             kind = left[int(self.rng.integers(len(left)))]
             self.wanted[secure, kind] -= 1
@@ -116,24 +130,34 @@ def _left(done: list[dict[str, Any]], each: int) -> dict[tuple[bool, str], int]:
 
 
 def _group(at: int, seed: int, notes: Notes, folder: Path) -> None:
-    """Kills in one deployment as long as there are any to do, and in its successors where it does not finish."""
-    failures, secure, rng = 0, SECURE[at], np.random.default_rng((seed, at, len(notes.kills)))
-    while failures < GIVE_UP and (kind := notes.take(secure)) is not None:
+    """One deployment after the other, as long as there are kills to do."""
+    failures, rng = 0, np.random.default_rng((seed, at, len(notes.kills)))
+    while failures < GIVE_UP and (secure := notes.sort()) is not None:
         with tempfile.TemporaryDirectory(prefix=f"group-{at}-", dir=folder, ignore_cleanup_errors=True) as name:
             try:
                 with _deployment(Path(name), secure, cohort=2) as drill:
-                    while kind is not None:
-                        found = _one(drill, kind, rng)
-                        notes.add(notes.kills, kind=kind, secure=secure, **found)
-                        kind = notes.take(secure)
+                    done = _some(drill, secure, rng, notes)
                     rounds = _finish(drill)
-                notes.add(notes.ends, secure=secure, finished=True, rounds=rounds)
+                notes.add(notes.ends, secure=secure, finished=True, kills=done, rounds=rounds)
+                failures = 0
             except (TimeoutError, FedcohortError, OSError) as error:
                 failures += 1
-                if kind is not None:
-                    notes.give_back(secure, kind)
                 print(f"group {at}: {error}", file=sys.stderr, flush=True)
-                notes.add(notes.ends, secure=secure, finished=False, rounds=0, why=str(error)[:1000])
+                notes.add(notes.ends, secure=secure, finished=False, kills=0, rounds=0, why=str(error)[:1000])
+
+
+def _some(drill: Drill, secure: bool, rng: np.random.Generator, notes: Notes) -> int:
+    """Kills in one deployment, as many as it gets; returns how many."""
+    for done in range(OF_ONE):
+        if (kind := notes.take(secure)) is None:
+            return done
+        try:
+            found = _one(drill, kind, rng)
+        except BaseException:
+            notes.give_back(secure, kind)
+            raise
+        notes.add(notes.kills, kind=kind, secure=secure, **found)
+    return OF_ONE
 
 
 @contextlib.contextmanager
