@@ -368,7 +368,7 @@ def _bodies(register: bool) -> Callable[[], list[bytes]]:
 _LINES = (
     b"A|arrays|w|numpy.ndarray|{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }|24\n"
     b"A|arrays|b|numpy.ndarray|{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }|8\n"
-    b"M|metrics|num-examples|5\nM|metrics|loss|0.5\nM|fedcohort.signals|utility|1.0\n"
+    b"M|metrics|num-examples|5\nM|metrics|num-steps|3\nM|metrics|loss|0.5\nM|fedcohort.signals|utility|1.0\n"
     b"A|fedcohort.vectors|insight|numpy.ndarray|{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }|8",
     b"C|fedcohort|wire|1\nC|fedcohort|id|'a'\nC|fedcohort|provides|['utility']\nC|fedcohort|app-version|'1'\n"
     b"C|fedcohort|abilities|['x']\nM|fedcohort.signals|samples|5\nM|fedcohort.signals|label_histogram|[1.0, 2.0]",
@@ -445,7 +445,7 @@ def _reply(data: bytes, folder: Path) -> object:
             reply = validator.read(arrival, Model(np.zeros(8, np.float32)), frozenset({"utility"}))
             validator.agree({0: reply})
             unpack(pack({}, {"metrics": dict(reply.metrics)}))
-            reasons.append("believed")
+            reasons.append(_judged(reply))
         except Refused as refused:
             reasons.append(_fit(refused.reason))
     try:
@@ -453,6 +453,20 @@ def _reply(data: bytes, folder: Path) -> object:
     except Refused as refused:
         reasons.append(_fit(refused.reason))
     return " ".join(reasons)
+
+
+def _judged(reply: Any) -> str:
+    """What the round engine makes of a reply that could be read."""
+    from fedcohort.flower.server.reply_matrix import matrix
+    from fedcohort.rounds.backend import Dispatch
+    from fedcohort.rounds.validation import validate
+    from fedcohort.types import Cohort, Model, Plan
+
+    cohort = Cohort(np.array([reply.slot]))
+    plan = Plan(measure=frozenset({"utility"}))
+    work = Dispatch(0, Model(np.zeros(8, np.float32)), cohort, plan, frozenset())
+    reasons = validate(*matrix([(reply, work)])).reasons
+    return next(map(_fit, reasons.values()), "believed")
 
 
 def _register(data: bytes, folder: Path) -> object:

@@ -94,6 +94,8 @@ MESSAGES = {  # kind -> the body of a reply, the reason codes that it may get
     "negative steps": (lambda m: steps(m, -1), "steps-out-of-range"),
     "endless steps": (lambda m: steps(m, 10**12), "steps-out-of-range"),
     "list of steps": (lambda m: steps(m, [1, 2]), "steps-out-of-range"),
+    "steps beyond 64 bits": (lambda m: steps(m, 1e308), "steps-out-of-range"),
+    "whole steps beyond 64 bits": (lambda m: steps(m, 2**63), "steps-out-of-range"),
     "infinite weight": (lambda m: both(honest(m), metrics(num_examples=float("inf"))), "metric-not-finite"),
 }
 

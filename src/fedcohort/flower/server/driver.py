@@ -18,6 +18,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedcohort.core.plain_text import LONGEST
 from fedcohort.errors import FedcohortError
 from fedcohort.flower.server.patience import at_most
 
@@ -50,8 +51,8 @@ class Arrival:
     def error(self) -> str | None:
         """Why there is no content, if there is none."""
         if self.message.has_error():
-            said = " ".join(str(self.message.error.reason or "").split())
-            return f"error-{self.message.error.code}: {''.join(c for c in said if c.isprintable())[:200]}"
+            said = " ".join(str(self.message.error.reason or "")[: 4 * LONGEST].split())
+            return f"error-{self.message.error.code}: {''.join(c for c in said if c.isprintable())[:LONGEST]}"
         return None
 
     @property

@@ -116,12 +116,11 @@ class ReplyValidator:
         weight = metrics.get(self.weight_key, 1.0)
         if isinstance(weight, list):
             raise Refused(f"metric-not-scalar:{self.weight_key}")
-        steps = metrics.get("num-steps", 0)
         theirs = Model(np.empty(0, np.float32)) if free else self.layout.model(named)
         with np.errstate(over="ignore", invalid="ignore"):
             delta = np.asarray(theirs.params - (theirs.params if free else model.params), np.float32)
         signals = read_signals(content, wanted, metrics, self.metric_signals, self.widths)
-        taken = -1 if isinstance(steps, list) else int(steps)
+        taken = _steps(metrics.get("num-steps", 0))
         rest = RecordDict(dict(wire.foreign(content).config_records))
         slot = arrival.sent.slot
         return ValidReply(slot, arrival, named, theirs, delta, metrics, float(weight), taken, signals, rest)
@@ -225,6 +224,11 @@ def read_evaluation(arrival: Arrival) -> dict[str, float | list[float]]:
         raise
     except Exception as error:
         raise Refused(f"malformed: {type(error).__name__}") from None
+
+
+def _steps(said: float | list[float]) -> int:
+    """Local steps as a client counts them; -1, which nobody believes, for what is no count that fits 64 bits."""
+    return int(said) if not isinstance(said, list) and 0 <= said < 2**63 else -1
 
 
 def _content(arrival: Arrival) -> RecordDict:
