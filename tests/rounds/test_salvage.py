@@ -161,10 +161,24 @@ def test_names_in_a_journal_are_no_markup_and_no_control_sequences(tmp_path):
     forged = {"ids": ["[/red]", "\x1b[2J\nround 9"], "profiles": [{}, {}], "refused": {"[bold]": "\x07why"}}
     journal.append("roster", 0, {}, forged)
     journal.append("again\x1b[2J", 0, {}, {"[x]": "\x1b]0;title\x07"})
+    journal.append("cut", 0, {}, {"first": 1, "records": 1, "why": "\x1b[2J[/red]", "file": "x", "sha256": ""})
     journal.close()
     done = CliRunner().invoke(app, ["journal", "show", str(tmp_path)])
     assert done.exit_code == 0
     assert "[/red]" in done.output
+    assert not {"\x1b", "\x07"} & set(done.output)
+    done = CliRunner().invoke(app, ["flower", "status", str(tmp_path)])
+    assert "[/red]" in done.output
+    assert "\x1b" not in done.output
+
+
+def test_what_a_cut_says_is_no_control_sequence_either(tmp_path):
+    OnFlower(tmp_path, "uniform", 0).run()
+    journal = Journal.open(RunFolder(tmp_path).journal)
+    journal.append("cut", 0, {}, {"first": 1, "records": 1, "why": "\x1b[2J[/red]", "file": "x\x07", "sha256": ""})
+    journal.close()
+    done = CliRunner().invoke(app, ["verify", str(tmp_path)])
+    assert "damage    cut before record 1: ?[2J[/red]" in done.output
     assert not {"\x1b", "\x07"} & set(done.output)
 
 

@@ -42,6 +42,7 @@ def test_the_command_checks_its_folders(tmp_path):
     done = CliRunner().invoke(app, ["flower", "backup", str(tmp_path / "run"), str(tmp_path / "copy")])
     assert done.exit_code == 0
     assert "records and all checkpoints are in" in done.output
+    assert (tmp_path / "copy").stat().st_mode & 0o077 == 0  # as closed to other accounts as the folder itself
     assert verify(tmp_path / "copy").rounds == ROUNDS
     with pytest.raises(RunExists, match="new or empty"):
         back_up(tmp_path / "run", tmp_path / "copy")

@@ -182,7 +182,14 @@ def test_states_of_a_run_folder(tmp_path):
     assert (folder.state(), folder.running) == ("running", True)
     journal.close()
     assert folder.state() == "unfinished"
-    for owner in ("4194304999", "-1", "0", "text", "9" * 400):
+    for owner in (
+        "4194304999",
+        "-1",
+        "0",
+        "text",
+        "9" * 400,
+        str(os.getppid()),
+    ):  # the last one lives
         folder.lock.write_text(owner)
         assert folder.state() == "unfinished"
     folder.metrics.write_text("")

@@ -89,7 +89,7 @@ def status_command(
     console.print(f"silent    {_some([f'{name} ({n} in a row)' for name, n in found.silent.items()])}")
     console.print(f"used      {found.used} of {found.replies} replies in {found.looked_at} rounds")
     console.print(f"never     {_some(found.never)}")
-    console.print(f"error     {found.last_error or '-'}")
+    console.print(f"error     {shown(found.last_error, 2000) or '-'}")
     raise typer.Exit(code)
 
 

@@ -41,7 +41,7 @@ def verify_command(folder: Folder) -> None:
     console.print(f"cohorts   {found.rounds} rounds {found.how}: identical")
     console.print(f"snapshots {found.snapshots}, every digest matches")
     for cut in found.cuts:
-        console.print(f"damage    {escape(cut)}")
+        console.print(f"damage    {escape(shown(cut, 2000))}")
     console.print(f"head      {found.head}")
 
 

@@ -23,7 +23,7 @@ def back_up(source: Path, target: Path) -> int:
     old.existing_journal()
     if target.exists() and any(target.iterdir()):
         raise RunExists(f"{target}", "there is something in it", "name a folder that is new or empty")
-    target.mkdir(parents=True, exist_ok=True)
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)  # like the state folder: nobody else reads it
     _copy(old.snapshots, new.snapshots)
     old.reader().copy_to(new.journal)
     for part in ("asks", "roster", "vectors"):

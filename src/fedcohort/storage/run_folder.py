@@ -89,18 +89,18 @@ class RunFolder:
 
     @property
     def running(self) -> bool:
-        """Whether the process named in the lock is alive on this machine."""
+        """Whether the process named in the lock is alive on this machine and holds it."""
         try:
             with self.lock.open() as file:
-                owner = int(file.read(20))  # empty once the folder was released
+                owner, number = int(file.read(20)), os.fstat(file.fileno()).st_ino  # empty once it was released
             if owner <= 0:
                 return False
             os.kill(owner, 0)  # only checks that there is such a process
         except PermissionError:
-            return True  # there is, and it belongs to somebody else
+            pass  # there is, and it belongs to somebody else
         except (OSError, ValueError, OverflowError):
             return False
-        return True
+        return _locked(owner, number)
 
     def state(self) -> str:
         """ "absent", "finished", "running" or "unfinished"."""
@@ -119,7 +119,11 @@ class RunFolder:
                 f"run folder {self.path}", "there is no such folder", "check the path, or see `fedcohort list runs`"
             )
         if not self.begun:
-            raise StoreError(f"run folder {self.path}", "it holds no journal", "name a folder made by `fedcohort run`")
+            raise StoreError(
+                f"run folder {self.path}",
+                "it holds no journal",
+                "name a folder made by `fedcohort run`, or the state_dir of a Flower run",
+            )
         return self.journal
 
 
@@ -144,6 +148,16 @@ class StateFolder(RunFolder):
     def vectors(self, index: int) -> Path:
         """The file with the whole updates of a round."""
         return self.path / "vectors" / f"round-{index:08d}.pack"
+
+
+def _locked(owner: int, number: int) -> bool:
+    """Whether a process holds a lock on the file of this number; its id alone may have been given to another since."""
+    try:
+        table = Path("/proc/locks").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return True  # not told here
+    rows = (line.split() for line in table.splitlines() if " FLOCK " in line)
+    return any(str(owner) in row and row[-3].endswith(f":{number}") for row in rows if len(row) > 3)
 
 
 def runs_in(root: Path) -> list[Path]:
