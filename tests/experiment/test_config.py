@@ -83,6 +83,7 @@ CHANGES = {
     "wait_for_slow": 0.5,
     "use_floor": 0.25,
     "weight_by_use": 1.0,
+    "size_schedule": "0:all, 1:10",
     "stop_at": 0.9,
     "patience": 5,
     "device": "cpu",

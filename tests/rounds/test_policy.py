@@ -29,6 +29,7 @@ CHANGED = {
     "wait_for_slow": 0.5,
     "use_floor": 0.25,
     "weight_by_use": 1.0,
+    "size_schedule": "0:all, 1:3",
 }
 
 
@@ -62,7 +63,7 @@ def test_every_place_takes_every_key(name, tmp_path):
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     text = (tmp_path / "r" / "config.toml").read_text()
-    assert f"{name} = {value}" in text
+    assert f'{name} = "{value}"' in text if isinstance(value, str) else f"{name} = {value}" in text
 
 
 def test_a_real_round_always_ends():
@@ -100,3 +101,31 @@ def from_mapping_of(**keys):
 
 def strategy(**keys):
     return CohortStrategy(FedAvg(), selector="uniform", **keys)
+
+
+def test_a_schedule_of_sizes_by_hand():
+    """S_0 is everybody, then 10, from round 5 on 20 of the 12 that there are."""
+    policy = RoundPolicy(cohort_size=4, size_schedule="0:all, 1:10, 5:20")
+    assert [policy.wanted(t, 12) for t in (0, 1, 4, 5, 9)] == [12, 10, 10, 12, 12]
+    assert RoundPolicy(cohort_size=4, size_schedule="3:2").wanted(2, 12) == 4
+    assert RoundPolicy(cohort_size=4).wanted(0, 12) == 4
+
+
+def test_rounds_have_the_sizes_of_their_schedule_and_close_there():
+    keys = {"task": "quadratic", "world": "iid-v1(clients=12)", "rounds": 4, "cohort_size": 2}
+    history = fc.simulate("flash(preset='model')", size_schedule="0:all, 1:5, 3:1", **keys)
+    assert history.column("asked").tolist() == [12, 5, 5, 1]
+    asked = fc.simulate("uniform", size_schedule="0:4, 2:2", over_select=1.5, **keys)
+    assert asked.column("asked").tolist() == [6, 6, 3, 3]
+    assert asked.column("ok").tolist() == [4, 4, 2, 2]
+
+
+@pytest.mark.parametrize("text", ["10", "0:0", "0:-1", "a:3", "0:some", "2:3, 1:4", "1:3, 1:4", "0:all:1"])
+def test_a_schedule_that_is_none_is_refused(text):
+    with pytest.raises(BadParameter, match="size_schedule"):
+        RoundPolicy(size_schedule=text)
+
+
+def test_a_schedule_and_an_early_close_do_not_go_together():
+    with pytest.raises(BadParameter, match="closes at the size it has"):
+        RoundPolicy(size_schedule="0:all", close_after=3)

@@ -26,6 +26,8 @@ WORLDS: dict[str, dict[str, Any]] = {
     "iid-v1": {"noisy": False},
     "flash-noise15-v1": {"noisy": True},
     "flash-noniid30-noise15-v1": {"noisy": True},
+    "flash-noise15-v2": {"noisy": True},
+    "flash-noniid30-noise15-v2": {"noisy": True},
     "mixed-v1": {"noisy": True},
 }
 

@@ -8,11 +8,11 @@ import pytest
 
 from fedcohort.errors import BadParameter, DataError
 from fedcohort.types import Work
-from fedcohort.worlds import devices
+from fedcohort.worlds import catalogue, devices
 from fedcohort.worlds.availability import Always, Bernoulli, FromTrace, Markov
 from fedcohort.worlds.built_world import build_world
 from fedcohort.worlds.given_latency import LATENCIES, GivenLatency, load_seconds
-from fedcohort.worlds.latency import FlashRLLatency, Lognormal, Pareto, Physical, ShiftedExponential
+from fedcohort.worlds.latency import FixedExponential, FlashRLLatency, Lognormal, Pareto, Physical, ShiftedExponential
 from fedcohort.worlds.natural import Natural
 from fedcohort.worlds.partition import Iid
 from fedcohort.worlds.trace import load_trace
@@ -97,7 +97,8 @@ def test_a_clients_time_does_not_depend_on_who_else_is_asked(kind):
     for cohort in (np.array([3]), np.array([31, 3, 8]), everybody[::-1]):
         assert np.array_equal(w.seconds(7, cohort, work_of(w, cohort)), whole[cohort])
     if kind != "constant":
-        assert not np.array_equal(w.seconds(8, everybody, work_of(w, everybody)), whole)
+        stays = kind == "flash-fixed"
+        assert np.array_equal(w.seconds(8, everybody, work_of(w, everybody)), whole) == stays
         other = world(latency=LATENCIES[kind](), seed=1)
         assert not np.array_equal(other.seconds(7, everybody, work_of(w, everybody)), whole)
 
@@ -125,6 +126,28 @@ def test_expected_seconds_is_the_mean_of_the_draws(law):
     assert np.allclose(w.expected_seconds(ids, work), w.train.sizes * 2.0 * (2.5 if law.kind == "flash" else 2.0))
     ratio = (draws / w.expected_seconds(ids, work)).ravel()
     assert abs(ratio.mean() - 1.0) < 4 * ratio.std() / math.sqrt(ratio.size)
+
+
+def test_speeds_that_stay_have_the_law_of_those_that_are_drawn_again():
+    """T_i - a n ~ Exp(mean lam n) over the clients: mean and deviation lam n, and P(above lam n) = 1/e."""
+    w = world(clients=1000, latency=FixedExponential(a=1.0, lam=10.0))
+    ids = np.arange(1000)
+    took = w.seconds(3, ids, work_of(w, ids))
+    assert np.array_equal(took, w.expected_seconds(ids, work_of(w, ids)))
+    own = (took / w.train.sizes - 1.0) / 10.0
+    assert abs(own.mean() - 1.0) < 4 / math.sqrt(1000)
+    assert abs(own.std() - 1.0) < 0.2
+    assert abs(np.mean(own > 1.0) - math.exp(-1)) < 4 * math.sqrt(0.24 / 1000)
+    assert np.array_equal(w.seconds(0, ids, work_of(w, ids, passes=2.0)), 2.0 * took)
+
+
+def test_the_second_version_of_flashs_worlds_differs_in_time_only():
+    labels = np.arange(5000) * 7 % 10
+    for name in ("flash-noniid30", "flash-noise15", "flash-noniid30-noise15"):
+        old, new = (build_world(catalogue.get(f"{name}-{v}"), labels, seed=2) for v in ("v1", "v2"))
+        assert np.array_equal(old.train.index, new.train.index)
+        assert np.array_equal(old.train.label, new.train.label)
+        assert (old.spec.latency.a, old.spec.latency.lam) == (new.spec.latency.a, new.spec.latency.lam) == (1.0, 10.0)
 
 
 def test_pareto_has_a_power_tail_and_lognormal_the_right_width():

@@ -27,7 +27,10 @@ from fedcohort.sim.run_settings import RunSettings
 
 UNLIMITED = ("deadline", "max_norm")  # keys that may be infinite: no limit
 # Keys that came later: written only where they are used, so that old digests hold.
-LATER = ("stop_at", "patience", "wait_for_slow", "use_floor", "weight_by_use", "device", "precision")
+LATER = (
+    *("stop_at", "patience", "wait_for_slow", "use_floor", "weight_by_use", "size_schedule"),
+    *("device", "precision"),
+)
 NO_EFFECT = ("workers", "snapshot_every")  # keys that cannot change a result
 Engine = Annotated[str, Choice("auto", *ENGINES)]
 Device = Annotated[str, Choice(*DEVICES, counted="cuda")]

@@ -19,6 +19,7 @@ from fedcohort.core.spec_string import file_of
 from fedcohort.engines.trained_model import TrainedModel, layout_from, plain_layout
 from fedcohort.errors import RunExists, RunWarning, StoreError
 from fedcohort.experiment.config import RunConfig, from_mapping
+from fedcohort.experiment.perfect_choice import Informed
 from fedcohort.experiment.texts import WORLD
 from fedcohort.protocols import Method, Selector
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
@@ -79,6 +80,8 @@ def build(config: RunConfig, own: Objects | None = None) -> Simulation:
     spec = own.task if own.task is not None else make_task_spec(config.task)
     world = build_world_for(own.world if own.world is not None else make_world_spec(config.world), spec, config.seed)
     where = {k: v for k, v in (("device", config.device), ("precision", config.precision)) if v != DEFAULTS[k]}
+    if isinstance(selector, Informed):
+        selector.inform(world)
     task = spec.bind(world, engine=config.engine, workers=config.workers, **where)
     simulation = Simulation(selector, method, world, task, config)
     simulation.history.names = world.names

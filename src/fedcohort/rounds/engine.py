@@ -135,7 +135,7 @@ class RoundEngine:
         running = int(self.out.running.sum())
         if self.policy.buffer_size:
             return self._buffer_due(running)
-        if running and self._enough(self.policy.waits_for(len(self.out))) and not self._owing():
+        if running and self._enough(self._replies_wanted()) and not self._owing():
             return "enough-replies"
         if not running:
             return "all-answered"
@@ -202,6 +202,11 @@ class RoundEngine:
         return int(self.model.params.size)
 
     @property
+    def _wanted(self) -> int:
+        """Replies wanted in the round that is open or comes next."""
+        return self.policy.wanted(self.session.index, self.backend.population)
+
+    @property
     def _needs(self) -> frozenset[str]:
         """What the selector reads in this round: one that stops measuring (FedACS) needs less later."""
         return self.session.selector.needs
@@ -230,7 +235,7 @@ class RoundEngine:
             clock=backend.clock,
             profiles=profiles,
             probe=probe,
-            size=self.over_selection.ask_for(self.policy.cohort_size) if size is None else size,
+            size=self.over_selection.ask_for(self._wanted) if size is None else size,
         )
 
     def _asked_before(self, cohort: Cohort) -> Index:
@@ -270,7 +275,11 @@ class RoundEngine:
         if self.policy.buffer_size:
             left = self.out.rows["departed"][self.out.running]
             return float(left.min()) + self.policy.deadline, self.policy.buffer_size - self.out.accepted
-        return rnd.start + self.policy.deadline, max(self.policy.waits_for(len(self.out)) - self.out.accepted, 1)
+        return rnd.start + self.policy.deadline, max(self._replies_wanted() - self.out.accepted, 1)
+
+    def _replies_wanted(self) -> int:
+        """Accepted replies at which the open round closes."""
+        return self.policy.waits_for(len(self.out), self._wanted)
 
     def _owing(self) -> bool:
         """Whether somebody is still at work who would otherwise be used too seldom."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any
 
 from fedcohort.core.constraints import Choice, Count, CountOrZero, Either, Interval, NotNegative, Share
@@ -15,6 +17,7 @@ from fedcohort.errors import check, check_fields
 from fedcohort.signals import PRIVACY_LEVELS
 
 ADAPTIVE = "adaptive"
+EVERYBODY = "all"  # in a schedule of sizes
 OverSelect = Annotated[float | str, Either(Interval(1, ends="[)", example=1.3), Choice(ADAPTIVE))]
 Privacy = Annotated[str, Choice(*PRIVACY_LEVELS)]
 Seconds = Annotated[float, Interval(0, ends="(]", example=300.0)]
@@ -45,6 +48,7 @@ class RoundPolicy:
     wait_for_slow: Share = setting(0.0, "share of those asked beyond close_after that a round still waits for")
     use_floor: Share = setting(0.0, "clients used in less than this share of their asks are waited for")
     weight_by_use: Share = setting(0.0, "weights are divided by the probability of being used to this power")
+    size_schedule: str = setting("", "cohort sizes from given rounds on [M_t], e.g. '0:all, 1:10' ('': cohort_size)")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -55,6 +59,10 @@ class RoundPolicy:
             check(value <= self.cohort_size, f"{name} = {value}", rule, "use a smaller number or a larger cohort")
         if self.buffer_size:
             self._check_asynchronous()
+        if sizes(self.size_schedule):
+            rule = "with a schedule a round closes at the size it has"
+            remedy = "leave one of the two out"
+            check(self.close_after == 0, f"close_after = {self.close_after} with size_schedule", rule, remedy)
 
     @property
     def closes_at(self) -> int:
@@ -67,9 +75,18 @@ class RoundPolicy:
         more = isinstance(self.over_select, str) or self.over_select > 1.0 or self.closes_at < self.cohort_size
         return more and not self.buffer_size and self.wait_for_slow < 1.0
 
-    def waits_for(self, asked: int) -> int:
-        """Accepted replies at which a round closes that has asked so many."""
-        return self.closes_at + math.ceil(self.wait_for_slow * max(asked - self.closes_at, 0))
+    def wanted(self, index: int, population: int) -> int:
+        """Replies wanted in round `index` of so many clients: the schedule's, where there is one."""
+        size = self.cohort_size
+        for first, given in sizes(self.size_schedule):
+            if first <= index:
+                size = population if given is None else min(given, population)
+        return size
+
+    def waits_for(self, asked: int, wanted: int | None = None) -> int:
+        """Accepted replies at which a round closes that has asked so many, where `wanted` is its size."""
+        least = self.close_after or (self.cohort_size if wanted is None else wanted)
+        return least + math.ceil(self.wait_for_slow * max(asked - least, 0))
 
     def _check_asynchronous(self) -> None:
         """What has no meaning where there are no rounds."""
@@ -79,6 +96,26 @@ class RoundPolicy:
                 same = value == known.default
                 rule = "asynchronous runs have no rounds to which it could apply"
                 check(same, f"{known.name} = {value} with buffer_size", rule, "leave one of them out")
+
+
+@cache
+def sizes(schedule: str) -> tuple[tuple[int, int | None], ...]:
+    """A schedule of cohort sizes as (first round, size) in order; a size of None is everybody.
+
+    >>> sizes("0:all, 1:10, 50:20")
+    ((0, None), (1, 10), (50, 20))
+    """
+    found: list[tuple[int, int | None]] = []
+    for entry in filter(None, (part.strip() for part in schedule.split(","))):
+        first, colon, size = (part.strip() for part in entry.partition(":"))
+        fine = bool(colon) and first.isdecimal() and (size == EVERYBODY or (size.isdecimal() and int(size) > 0))
+        rule = f"{entry!r} is not ROUND:SIZE with a round from 0 and a size of at least 1, or all"
+        check(fine, f"size_schedule = {schedule!r}", rule, "write e.g. '0:all, 1:10, 50:20'")
+        found.append((int(first), None if size == EVERYBODY else int(size)))
+    starts = [first for first, _ in found]
+    rising = all(a < b for a, b in pairwise(starts))
+    check(rising, f"size_schedule = {schedule!r}", "its rounds must rise", "write e.g. '0:all, 1:10, 50:20'")
+    return tuple(found)
 
 
 def as_floats(made: Any) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedcohort.worlds.label_noise import Noise as Noise
     from fedcohort.worlds.label_noise import NoNoise as NoNoise
     from fedcohort.worlds.latency import Constant as Constant
+    from fedcohort.worlds.latency import FixedExponential as FixedExponential
     from fedcohort.worlds.latency import FlashRLLatency as FlashRLLatency
     from fedcohort.worlds.latency import Latency as Latency
     from fedcohort.worlds.latency import Lognormal as Lognormal

@@ -13,12 +13,21 @@ from fedcohort.worlds.availability import Markov
 from fedcohort.worlds.dirichlet import ClassDirichlet, ClientDirichlet, LayeredDirichlet, SelfBalancing
 from fedcohort.worlds.faults import Faults
 from fedcohort.worlds.label_noise import BetaNoise, NoNoise
-from fedcohort.worlds.latency import Constant, FlashRLLatency, Latency, Lognormal, Pareto, ShiftedExponential
+from fedcohort.worlds.latency import (
+    Constant,
+    FixedExponential,
+    FlashRLLatency,
+    Latency,
+    Lognormal,
+    Pareto,
+    ShiftedExponential,
+)
 from fedcohort.worlds.natural import LabelSkew, LabelsPerClient, Natural, Shards
 from fedcohort.worlds.partition import Dominance, FewClass, FlashPartition, Iid, Partition, QuantitySkew
 from fedcohort.worlds.world_spec import Validation, WorldSpec
 
 _FLASH_TIME = ShiftedExponential(a=1.0, lam=10.0)
+_FLASH_SPEED = FixedExponential(a=1.0, lam=10.0)
 
 
 def _fedacs(name: str, partition: Partition, about: str) -> WorldSpec:
@@ -27,12 +36,12 @@ def _fedacs(name: str, partition: Partition, about: str) -> WorldSpec:
     )
 
 
-def _flash(name: str, skewed: float, noise: bool, about: str) -> WorldSpec:
+def _flash(name: str, skewed: float, noise: bool, about: str, time: Latency = _FLASH_TIME) -> WorldSpec:
     return WorldSpec(
         name,
         50,
         FlashPartition(share=skewed, major=0.8) if skewed else Iid(balanced=True),
-        latency=_FLASH_TIME,
+        latency=time,
         validation=Validation(held_out=0.1, flipped=True),
         allocation="scale",
         about=f"FLASH: {about}",
@@ -64,6 +73,15 @@ _ALL: tuple[WorldSpec, ...] = (
     _flash("flash-noniid30-v1", 0.3, False, "30 % of clients 80/20"),
     _flash("flash-noise15-v1", 0.0, True, "label noise Beta(15, 85)"),
     _flash("flash-noniid30-noise15-v1", 0.3, True, "30 % of clients 80/20, label noise Beta(15, 85)"),
+    _flash("flash-noniid30-v2", 0.3, False, "30 % of clients 80/20; speeds that stay", _FLASH_SPEED),
+    _flash("flash-noise15-v2", 0.0, True, "label noise Beta(15, 85); speeds that stay", _FLASH_SPEED),
+    _flash(
+        "flash-noniid30-noise15-v2",
+        0.3,
+        True,
+        "30 % of clients 80/20, label noise Beta(15, 85); speeds that stay",
+        _FLASH_SPEED,
+    ),
     _flash_rl("flashrl-dirichlet0.8-v1", SelfBalancing(alpha=0.8), "self-balancing Dirichlet 0.8"),
     _flash_rl("flashrl-dirichlet0.5-v1", SelfBalancing(alpha=0.5), "self-balancing Dirichlet 0.5"),
     _flash_rl("flashrl-shards-v1", Shards(shards=2), "two shards per client"),

@@ -26,6 +26,7 @@ from fedcohort.worlds import keyed_draws
 from fedcohort.worlds.latency import (
     Constant,
     Double,
+    FixedExponential,
     FlashRLLatency,
     Latency,
     Lognormal,
@@ -86,7 +87,7 @@ class GivenLatency(Latency):
 
 
 LATENCIES: dict[str, type[Latency]] = table(
-    Constant, ShiftedExponential, Lognormal, Pareto, FlashRLLatency, Physical, GivenLatency
+    Constant, ShiftedExponential, FixedExponential, Lognormal, Pareto, FlashRLLatency, Physical, GivenLatency
 )
 
 

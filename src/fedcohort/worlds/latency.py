@@ -2,6 +2,7 @@
 
     constant    T = seconds + per_sample n e
     flash       T = e (a n + Exp(mean lambda n)): FLASH's shifted exponential. E[max of m alike] = n (a + lambda H_m)
+    flash-fixed the same law, drawn once per client: T_i of the FLASH paper has no round index
     lognormal   T = e a n exp(sigma z - sigma^2 / 2): mean e a n
     pareto      T = e a n X (shape - 1) / shape, X ~ Pareto(shape) from 1: mean e a n
     flash-rl    T = e 64 40 20 B / (cores f) + 64 P / b, B = ceil(n / 50) mini-batches, as released; f and b are
@@ -143,6 +144,33 @@ class ShiftedExponential(Scaled):
     def expected(self, clients: Index, work: Work, fixed: Arrays) -> Double:
         """n (a + lambda)."""
         return self.base(clients, work, fixed) * (self.a + self.lam)
+
+
+@dataclass(frozen=True)
+class FixedExponential(ShiftedExponential):
+    """FLASH's shifted exponential with persistent speeds: each client draws its own once and keeps it.
+
+    `a`, `lam`, `factors`, `shares`, `tied_to` and `rho` are those of :class:`ShiftedExponential`. Over the clients the
+    seconds have the same law as there; over the rounds they stay, so that speed can be learnt.
+
+    >>> FixedExponential(a=1.0, lam=10.0).kind
+    'flash-fixed'
+    """
+
+    kind: ClassVar[str] = "flash-fixed"
+
+    def bind(self, clients: int, seed: int, truth: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The speed class of each client and its own exponential draw."""
+        drawn = exponential_at(seed, "latency-fixed", 0, np.arange(clients))
+        return {**super().bind(clients, seed, truth), "pace": drawn.astype(np.float32)}
+
+    def seconds(self, seed: int, index: int, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """Nothing is drawn any more."""
+        return self.expected(clients, work, fixed)
+
+    def expected(self, clients: Index, work: Work, fixed: Arrays) -> Double:
+        """n (a + lambda E_i), E_i the client's own draw."""
+        return self.base(clients, work, fixed) * (self.a + self.lam * fixed["pace"][clients].astype(np.float64))
 
 
 @dataclass(frozen=True)
