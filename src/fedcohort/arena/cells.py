@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedcohort.arena import run_scores as scoring
 from fedcohort.arena.oracle import ORACLE, REVISION, Oracle
 from fedcohort.arena.problem_set import Problem, problem, run_digest
 from fedcohort.arena.run_scores import RunScores
+from fedcohort.data.dataset import data_root
 from fedcohort.errors import BadParameter
 from fedcohort.experiment import texts
 from fedcohort.experiment.runs import build_world_for, versions
@@ -24,6 +26,7 @@ from fedcohort.registry.lookup import make_method, make_selector, make_task_spec
 from fedcohort.registry.own_objects import names_module
 from fedcohort.signals import privacy
 from fedcohort.sim.simulation import Simulation
+from fedcohort.tasks.spec import TaskSpec
 from fedcohort.types import Model
 from fedcohort.worlds.built_world import BuiltWorld
 
@@ -143,10 +146,16 @@ def _worst(simulation: Simulation, model: Model) -> float | None:
     return scoring.worst_tenth(simulation.task.client_accuracy(model))
 
 
+@lru_cache(maxsize=1)
+def _task_spec(text: str, root: str) -> TaskSpec:
+    """The task of a problem; its data are prepared once for all runs that follow each other on it."""
+    return make_task_spec(text)
+
+
 def _built(who: Entry, on: Problem, seed: int) -> tuple[Simulation, list[float]]:
     """The simulation, and a list with the seconds that the selector itself has used so far."""
     config = on.config(seed=seed)
-    spec = make_task_spec(config.task)
+    spec = _task_spec(config.task, str(data_root()))
     world = build_world_for(make_world_spec(config.world), spec, seed)
     task = spec.bind(world, engine=config.engine, workers=1)
     selector, spent = who.make(world), [0.0]
