@@ -162,4 +162,5 @@ def test_the_guide_says_how_complete_the_archive_is(tmp_path):
     text = guide_text(board(), Archive(tmp_path / "none.gz"), "picture.svg")
     assert "holds 0 of" in text
     assert "## Some clients have wrong labels" in text
+    assert "| [Some clients have wrong labels](#some-clients-have-wrong-labels) | `good` +" in text
     assert "Ahead of uniform in every run: `good`" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from fedcohort.arena.board_data import BoardData, Standing
 from fedcohort.arena.contest import coverage
 from fedcohort.arena.fill import archive_entries
 from fedcohort.arena.leaderboard import make_board
+from fedcohort.arena.oracle import ORACLE
 from fedcohort.arena.problem_set import ARCHIVE_SEEDS, TUNING_SEEDS, tier_problems
-from fedcohort.arena.standings import REFERENCE
+from fedcohort.arena.standings import REFERENCE, Double
 from fedcohort.errors import check
 from fedcohort.registry.lookup import entries as catalogue
 from fedcohort.signals import SIGNALS
@@ -47,6 +49,10 @@ def guide_text(board: BoardData, archive: Archive, picture: str) -> str:
         "",
         "Written by `fedcohort arena guide` from the archive of [the arena](arena.md); do not edit by hand.",
         "",
+        *_short_answer(board),
+        "",
+        "## All problems",
+        "",
         *_completeness(board, archive),
         "",
         *_overall(board),
@@ -57,6 +63,36 @@ def guide_text(board: BoardData, archive: Archive, picture: str) -> str:
     for kind in dict.fromkeys(p.kind for p in board.problems):
         lines += _section(board, kind)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _short_answer(board: BoardData) -> list[str]:
+    """One line per kind of heterogeneity: who leads, who leads of those that read little, and the oracle."""
+    lines = [
+        "| what is different about your clients | best | reading at most P1 | reading P0 only | oracle |",
+        "|---|---|---|---|---|",
+    ]
+    oracle = [i for i, s in enumerate(board.standings) if s.entry == ORACLE]
+    for kind, values in board.by_kind().items():
+        told = [_leader(board, values, level) for level in (3, 1, 0)]
+        ceiling = f"{values[oracle[0]]:+.3f}" if oracle else "-"
+        lines.append(f"| [{KINDS[kind]}](#{_anchor(KINDS[kind])}) | {' | '.join(told)} | {ceiling} |")
+    return [
+        *lines,
+        "",
+        "Differences to uniform choice of the area under accuracy over time, means over problems and seeds (0.010 is "
+        "one point of accuracy, on average over the run). P0 is what the server sees anyway, P1 one number a round "
+        "from each client, P2 its update. The oracle knows the truth: hardly anybody can gain more.",
+    ]
+
+
+def _leader(board: BoardData, values: Double, level: int) -> str:
+    """The best of those that read no more than this, and by how much; a dash where nobody is ahead of uniform."""
+    may = [(s, v) for s, v in board.leaders(values, len(values)) if (s.privacy or 0) <= level]
+    return f"{_code(may[0][0])} {may[0][1]:+.3f}" if may and may[0][1] > 0 else "-"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^a-z -]", "", heading.lower()).replace(" ", "-")
 
 
 def _completeness(board: BoardData, archive: Archive) -> list[str]:
@@ -72,7 +108,7 @@ def _completeness(board: BoardData, archive: Archive) -> list[str]:
 
 
 def _overall(board: BoardData) -> list[str]:
-    sure = [s for s in board.standings if s.verdict == "better than uniform" and s.entry != "oracle"]
+    sure = [s for s in board.standings if s.verdict == "better than uniform" and s.entry != ORACLE]
     worse = [s for s in board.standings if s.verdict == "worse than uniform"]
     said = (
         f"Better than uniform beyond doubt, over all problems: {', '.join(_code(s) for s in sure)}."
@@ -131,8 +167,8 @@ def _section(board: BoardData, kind: str) -> list[str]:
     differences = board.results.differences()[:, columns]
     at = {s.entry: i for i, s in enumerate(board.standings)}
     lines = [f"## {KINDS[kind]}", "", f"Problems: {names}.", ""]
-    if "oracle" in at:
-        lines += [f"The oracle, which knows the truth, gains {values[at['oracle']]:+.3f} over uniform.", ""]
+    if ORACLE in at:
+        lines += [f"The oracle, which knows the truth, gains {values[at[ORACLE]]:+.3f} over uniform.", ""]
     lines += [
         "| selector | minus uniform | range over seeds and problems | runs ahead | needs | own cost |",
         "|---|---|---|---|---|---|",
