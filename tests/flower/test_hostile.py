@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp.strategy import FedAvg
 from tests.flower.grid import FakeClient, FakeGrid, arrays_of, as_record, start, timing
 
+from fedcohort.errors import ContractError
 from fedcohort.flower import CohortStrategy, wire
 
 
@@ -192,6 +193,50 @@ def test_second_reply_to_one_message_and_unasked_ones_are_ignored(without):
     result, history = run(lambda m: both(honest(m, 50.0), metrics()), tamper)
     assert [(row["ok"], row["failed"]) for row in history] == [(3.0, 1.0)] * 3
     np.testing.assert_array_equal(result.arrays.to_numpy_ndarrays()[0], without[0])
+
+
+FREE = {
+    "extra array": lambda m: both(honest(m, c=ZERO), metrics()),
+    "missing array": lambda m: both(honest(m, b=None), metrics()),
+    "long name": lambda m: both(honest(m, **{"n" * 1000: ZERO}), metrics()),
+    "many arrays": lambda m: both(honest(m, **{str(i): ZERO for i in range(20_000)}), metrics()),
+}
+
+
+def free(train, clients=4):
+    grid = FakeGrid([FakeClient(str(i)) for i in range(clients)])
+    grid.clients[1001].train = train
+    keys = {"selector": "uniform", "cohort_size": clients, "deadline": 9, "check_shapes": False, **timing(grid)}
+    strategy = CohortStrategy(FedAvg(fraction_evaluate=0.0), **keys)
+    start(strategy, grid, rounds=3)
+    return strategy
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_where_shapes_are_free_names_are_still_those_of_the_others(name):
+    strategy = free(FREE[name])
+    assert [(row["ok"], row["rejected"]) for row in strategy.history] == [(3.0, 1.0)] * 3
+    assert strategy._engine.history.reasons[-1] == {0: "array-names"}
+    assert free(FREE["extra array"], clients=2).history[-1]["ok"] == 1.0  # one against one: the model's own names hold
+
+
+def test_where_shapes_are_free_one_client_can_make_a_strategy_fail_that_needs_equal_ones():
+    with pytest.raises(ContractError, match="failed 3 rounds in a row"):
+        free(lambda m: both(honest(m, b=np.zeros(7, np.float32)), metrics()))
+
+
+def test_nobody_owns_the_evaluation_by_its_weight():
+    class Loud(FakeClient):
+        def reply(self, message):
+            if not message.metadata.message_type.startswith("evaluate"):
+                return super().reply(message)
+            return RecordDict({"metrics": MetricRecord({"accuracy": 99.0, "num-examples": 10**11})})
+
+    grid = FakeGrid([*(FakeClient(str(i)) for i in range(3)), Loud("3")])
+    wrapped = FedAvg(fraction_evaluate=1.0)
+    strategy = CohortStrategy(wrapped, selector="uniform", cohort_size=4, deadline=9, **timing(grid))
+    result = start(strategy, grid, rounds=2)
+    assert result.evaluate_metrics_clientapp[2]["accuracy"] == pytest.approx(0.5)
 
 
 def test_strategy_that_cannot_aggregate_leaves_the_model_and_the_run_alone():

@@ -58,13 +58,18 @@ def read_array(array: Any, key: str, *, shape: tuple[int, ...] | None = None, mo
     return np.frombuffer(raw, dtype).reshape(found, order="F" if fortran else "C")
 
 
+def fit_name(name: str) -> bool:
+    """Whether a name from outside may be kept: not empty, not too long, printable."""
+    return 0 < len(name) <= MAX_NAME and name.isprintable()
+
+
 def numbers(record: MetricRecord) -> dict[str, float | list[float]]:
     """The finite numbers of a metric record."""
     out: dict[str, float | list[float]] = {}
     if len(record) > MAX_METRICS:
         raise Refused(f"metrics-too-many:{len(record)}")
     for key, value in record.items():
-        if not 0 < len(str(key)) <= MAX_NAME or not str(key).isprintable():
+        if not fit_name(str(key)):
             raise Refused("metric-name")
         values = list(value) if isinstance(value, list) else [value]
         if len(values) > MAX_METRICS:

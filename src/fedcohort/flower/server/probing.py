@@ -89,7 +89,10 @@ class Questions:
         contents = {s: (nodes[s], b) for s, b in bodies.items()}
         replies = self._evaluations(kind, contents, index, strategy.weight_key)
         keys = set(self.evaluation.vote({s: m for s, (_, m) in replies.items()}))
-        same = [(a.message, m) for s, (a, m) in sorted(replies.items()) if set(m) == keys]
+        heavy = self.validator.too_heavy({s: m.get(strategy.weight_key, 1) for s, (_, m) in replies.items()})
+        for slot in heavy:
+            log.info("evaluation of client %s: weight-out-of-range", self.clients.roster.name(slot))
+        same = [(a.message, m) for s, (a, m) in sorted(replies.items()) if set(m) == keys and s not in heavy]
         try:
             return strategy.aggregate_evaluate(index, same)
         except Exception as error:

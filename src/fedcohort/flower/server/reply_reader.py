@@ -27,6 +27,7 @@ from fedcohort.flower.wire import Refused
 from fedcohort.types import Arrays, Model
 
 RATIO = 100.0  # how far above the usual weight or norm a reply may be
+MOST_ARRAYS = 10_000  # of a model whose shapes are free
 REMEMBERED = 50  # accepted weights and norms kept for the comparison
 
 
@@ -132,6 +133,8 @@ class ReplyValidator:
         given: ArrayRecord = next(iter(records.values()))
         if self.check_shapes:
             return self.layout.read(given), False
+        if len(given) > MOST_ARRAYS or not all(wire.fit_name(str(k)) for k in given):
+            raise Refused("array-names")
         named = {str(k): wire.read_array(a, str(k)) for k, a in given.items()}
         if not named or not all(np.isfinite(v).all() for v in named.values() if v.dtype.kind == "f"):
             raise Refused("update-not-finite" if named else "arrays-empty")
@@ -153,8 +156,10 @@ class ReplyValidator:
             _usual([r.weight for r in replies.values()], self.weights),
             _usual([r.norm for r in replies.values()], self.norms),
         )
-        reasons: dict[int, str] = {}
+        reasons = {} if self.check_shapes else self._other_names(replies)
         for slot, reply in replies.items():
+            if slot in reasons:
+                continue
             odd = sorted(set(reply.metrics) ^ keys)
             if odd:
                 reasons[slot] = f"metric-{'unknown' if odd[0] in reply.metrics else 'missing'}:{odd[0]}"
@@ -163,6 +168,17 @@ class ReplyValidator:
             elif reply.norm > self.ratio * usual[1]:
                 reasons[slot] = "update-too-large"
         return reasons
+
+    def _other_names(self, replies: Mapping[int, ValidReply]) -> dict[int, str]:
+        """Where shapes are free: reasons against those whose arrays have other names than those of most."""
+        counts = Counter(frozenset(r.arrays) for r in replies.values())
+        most = max(counts, key=lambda names: (counts[names], names == set(self.layout.shapes)), default=frozenset())
+        return {slot: "array-names" for slot, reply in replies.items() if set(reply.arrays) != most}
+
+    def too_heavy(self, weights: Mapping[int, float]) -> set[int]:
+        """Clients whose weight in an evaluation is too far above the usual one for the others to count."""
+        usual = _usual(list(weights.values()), [])  # what training is weighted by may be counted otherwise
+        return {slot for slot, weight in weights.items() if weight > self.ratio * usual}
 
     def remember(self, used: Iterable[ValidReply]) -> None:
         """What is usual, for later rounds: the weights and norms of replies that were accepted in this one."""
