@@ -93,6 +93,36 @@ def test_results_are_written_and_read(done, tmp_path):
     assert reproduce.load(path) == json.loads(json.dumps(found))
 
 
+def test_what_an_earlier_result_knows_is_kept_where_the_digests_are_the_same(done, tmp_path):
+    """The store is empty: numbers come from the file. A run with other rounds is another run."""
+    _, _, found = done
+    path = reproduce.save(found, tmp_path)
+    empty = Store(tmp_path / "runs")
+    again = reproduce.result(reproduce.plan(tiny(), "smoke", None, path), empty)
+    assert [c["values"] for c in again["cells"]] == [c["values"] for c in found["cells"]]
+    assert (again["done"], again["wanted"]) == (8, 8)
+    more = reproduce.result(reproduce.plan(tiny(), "smoke", 3, path), empty)
+    assert (more["done"], more["wanted"]) == (8, 12)
+    assert "half done: 8 of 12 runs" in page.markdown(more)
+    for cell in found["cells"]:
+        cell["digests"] = dict.fromkeys(cell["digests"], "of another run")
+    lost = reproduce.result(reproduce.plan(tiny(), "smoke", None, reproduce.save(found, tmp_path)), empty)
+    assert lost["done"] == 0
+    assert all(c["mean"] is None for c in lost["cells"])
+
+
+def test_a_result_is_written_after_every_run(tmp_path):
+    study = tiny()
+    seen = []
+
+    def heard(event):
+        if event.kind == "done":
+            seen.append(reproduce.load(reproduce.file_of(study.id, "smoke", tmp_path))["done"])
+
+    reproduce.perform(reproduce.plan(study, "smoke", 1), Store(tmp_path / "runs"), heard, keep=tmp_path, workers=1)
+    assert seen == [1, 2, 3, 4]
+
+
 def test_a_run_that_fails_leaves_its_cell_empty_and_the_rest_stands(tmp_path):
     def cells(scale):
         del scale
@@ -170,7 +200,7 @@ def test_names_are_found_and_mistakes_answered():
     with pytest.raises(UnknownName, match="laptop"):
         reproduce.plan(tiny(), "labtop")
     with pytest.raises(UnknownName, match="laptop"):
-        of_scale("labtop", smoke=1, laptop=2, paper=3)
+        of_scale("labtop", smoke=1, laptop=2, desk=3, paper=4)
     with pytest.raises(FedcohortError, match="at least one"):
         reproduce.plan(tiny(), "smoke", 0)
 

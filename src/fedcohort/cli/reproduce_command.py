@@ -23,7 +23,10 @@ from fedcohort.storage.snapshots import write_durably
 def reproduce_command(
     what: Annotated[str | None, typer.Argument(help="PAPER, PAPER:TABLE or all; omit to list all.")] = None,
     scale: Annotated[
-        str, typer.Option(help="smoke (a minute), laptop (real data, up to 90 minutes) or paper.")
+        str,
+        typer.Option(
+            help="smoke (a minute), laptop (up to 90 minutes), desk (samples as in the papers; hours) or paper."
+        ),
     ] = "smoke",
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.", show_default="that of the scale")] = None,
     store: StoreFolder = ROOT,
@@ -47,9 +50,9 @@ def reproduce_command(
 
 
 def _run(study: Study, scale: str, seeds: int | None, store: Store, out: Path, workers: int) -> dict[str, Any]:
-    work = reproduce.plan(study, scale, seeds)
+    work = reproduce.plan(study, scale, seeds, reproduce.file_of(study.id, scale, out))
     with watched(work.runs(), store) as bar:
-        found = reproduce.perform(work, store, bar.hear, workers=workers)
+        found = reproduce.perform(work, store, bar.hear, keep=out, workers=workers)
     path = reproduce.save(found, out)
     Console(stderr=True).print(f"result: {path}")
     return found

@@ -2,6 +2,9 @@
 
 The runs go to the store, so an interrupted reproduction continues where it stopped and a second one reads. The result
 is data (`results/ID-SCALE.json`): values by seed, intervals, configurations with their digests, claims, departures.
+
+A result may be half done: it is written after every run, says how many of its runs are there, and what it knows of runs
+that the store does not have (any more) is kept where their digests are still those of the study.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from fedcohort.experiment.metrics import paired
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, record
 from fedcohort.experiment.runner import Event, OnEvent
 from fedcohort.experiment.runs import versions
-from fedcohort.experiment.store import Store, identity
+from fedcohort.experiment.store import Store
 from fedcohort.experiment.sweep import run_all
 from fedcohort.papers.study import SCALES, Cell, Place, Study, Value
 from fedcohort.papers.verdicts import judge, values_of
@@ -31,6 +34,7 @@ from fedcohort.registry.lookup import make_method, make_selector, make_task_spec
 from fedcohort.storage.snapshots import write_durably
 
 RESULTS = Path("results")
+_UNKNOWN: Any = object()  # no number yet; None is a number that cannot be had (a target that was not reached)
 _MAKERS: dict[str, Callable[[str], Any]] = {
     "selector": make_selector,
     "method": make_method,
@@ -49,6 +53,7 @@ class StudyWork:
     cells: tuple[Cell, ...]
     configs: dict[tuple[Place, int], RunConfig]
     errors: dict[str, str] = field(default_factory=dict)  # run id -> why it failed
+    earlier: dict[str, Any] = field(default_factory=dict)  # a result that was written down before
 
     def runs(self) -> list[RunConfig]:
         """Every different run, seed by seed, so that an interrupted reproduction has whole seeds."""
@@ -56,8 +61,8 @@ class StudyWork:
         return list({config.digest(): config for _, config in ordered}.values())
 
 
-def plan(study: Study, scale: str, seeds: int | None = None) -> StudyWork:
-    """What a study asks for; every mistake in it, and missing data, show here."""
+def plan(study: Study, scale: str, seeds: int | None = None, earlier: Path | None = None) -> StudyWork:
+    """What a study asks for; every mistake in it, and missing data, show here. `earlier`: a result to build on."""
     if scale not in SCALES:
         raise UnknownName.among("scale", scale, SCALES)
     check(seeds is None or seeds >= 1, f"seeds = {seeds}", "it is how many, at least one", "use e.g. --seeds 3")
@@ -67,39 +72,55 @@ def plan(study: Study, scale: str, seeds: int | None = None) -> StudyWork:
     for kind, make in _MAKERS.items():
         for text in {getattr(c, kind) for c in configs.values()}:
             make(text)
-    return StudyWork(study, scale, numbers, cells, configs)
+    before = load(earlier) if earlier is not None and earlier.exists() else {}
+    return StudyWork(study, scale, numbers, cells, configs, earlier=before)
 
 
-def perform(work: StudyWork, store: Store, on_event: OnEvent | None = None, **how: Any) -> dict[str, Any]:
-    """Run what the store does not have, then measure: the result as plain values."""
+def perform(
+    work: StudyWork, store: Store, on_event: OnEvent | None = None, keep: Path | None = None, **how: Any
+) -> dict[str, Any]:
+    """Run what is missing, then measure: the result as plain values. With `keep` it is written after every run too."""
     started = time.monotonic()
+    values = _Values(work, store)
+    missing = values.missing()
+
+    def cost() -> dict[str, Any]:
+        return {
+            "runs": len(values.places),
+            "run_now": len(missing),
+            "wall_seconds": round(time.monotonic() - started, 1),
+        }
 
     def heard(event: Event) -> None:
         if event.kind == "failed":
             work.errors[event.job.id] = event.text
+        if event.kind == "done" and keep is not None:
+            save(_measured(work, values) | {"cost": cost()}, keep)
         if on_event is not None:
             on_event(event)
 
-    runs = work.runs()
-    made = sum(store.state(c) != "finished" for c in runs)
-    run_all(runs, store, heard, **how)
-    cost = {"runs": len(runs), "run_now": made, "wall_seconds": round(time.monotonic() - started, 1)}
-    return result(work, store) | {"cost": cost}
+    run_all(missing, store, heard, **how)
+    return _measured(work, values) | {"cost": cost()}
 
 
 def result(work: StudyWork, store: Store) -> dict[str, Any]:
     """The table as plain values, from runs that the store has; a run that failed leaves its cells empty."""
-    values = _Values(work, store)
+    return _measured(work, _Values(work, store))
+
+
+def _measured(work: StudyWork, values: _Values) -> dict[str, Any]:
     study, scale = work.study, work.scale
     found = {
         "study": study.id,
         "title": study.title,
         "scale": scale,
         "seeds": list(work.seeds),
+        "done": sum(values.complete(digest) for digest in values.places),
+        "wanted": len(values.places),
         "made": datetime.now(UTC).date().isoformat(),
         "versions": versions() | {"cores": str(os.cpu_count())},
         "average": study.average,
-        "cells": [_cell(work, cell, values.of(cell.place)) for cell in work.cells],
+        "cells": [_cell(work, cell, values) for cell in work.cells],
         "claims": [],
         "departures": list(study.departures.get(scale, ())),
         "notes": list(study.notes) if scale == "laptop" else [],
@@ -115,21 +136,61 @@ class _Values:
         self.work, self.store = work, store
         self.by_place = {cell.place: cell for cell in work.cells}
         self.read: dict[str, RunRecord] = {}
-        self.known: dict[Place, dict[int, Value]] = {}
+        self.found: dict[tuple[Place, int], Value] = {}  # measured now
+        self.kept = _kept(work.earlier)  # measured before, by digest, quantity and place
+        self.places: dict[str, list[tuple[Place, int]]] = {}  # by digest: the cells that a run is for
+        same = {config: (config.digest(), store.folder(config)) for config in set(work.configs.values())}
+        self.digests = {at: same[config][0] for at, config in work.configs.items()}
+        self.folders = {at: same[config][1] for at, config in work.configs.items()}
+        for at, digest in self.digests.items():
+            self.places.setdefault(digest, []).append(at)
 
     def record(self, place: Place, seed: int) -> RunRecord:
-        config = self.work.configs[place, seed]
-        name = identity(config)
-        if name not in self.read:
-            self.read[name] = record(self.store.root / name)
-        return self.read[name]
+        folder = self.folders[place, seed]
+        if folder.name not in self.read:
+            self.read[folder.name] = record(folder)
+        return self.read[folder.name]
+
+    def finished(self, place: Place, seed: int) -> bool:
+        """Whether the store has the run."""
+        return self.store.state(self.work.configs[place, seed], self.folders[place, seed]) == "finished"
+
+    def complete(self, digest: str) -> bool:
+        """Whether every cell that this run is for has its number, or can have it from the store."""
+        places = self.places[digest]
+        return self.finished(*places[0]) or all(self._earlier(*at) is not _UNKNOWN for at in places)
+
+    def missing(self) -> list[RunConfig]:
+        """The runs that are to be done, seed by seed, so that an interrupted reproduction has whole seeds."""
+        lacking = [places[0] for digest, places in self.places.items() if not self.complete(digest)]
+        return [self.work.configs[at] for at in sorted(lacking, key=lambda at: at[1])]
 
     def of(self, place: Place) -> dict[int, Value]:
         """By seed; a run that is not there has no entry, one that did not reach its target has None."""
-        if place not in self.known:
-            there = [s for s in self.work.seeds if self.store.state(self.work.configs[place, s]) == "finished"]
-            self.known[place] = {seed: self._measure(self.by_place[place], seed) for seed in there}
-        return self.known[place]
+        found: dict[int, Value] = {}
+        for seed in self.work.seeds:
+            value = self._value(place, seed)
+            if value is not _UNKNOWN:
+                found[seed] = value
+        return found
+
+    def _value(self, place: Place, seed: int) -> Any:
+        if (place, seed) not in self.found:
+            if not self.finished(place, seed):
+                return self._earlier(place, seed)
+            value = self._measure(self.by_place[place], seed)
+            if value is None and (known := self._earlier(place, seed)) is not _UNKNOWN:
+                value = known  # the run it is measured against is known from before only
+            self.found[place, seed] = value
+        return self.found[place, seed]
+
+    def _earlier(self, place: Place, seed: int) -> Any:
+        """What an earlier result has for this cell and seed, if its run is the same to the digest."""
+        quantity, digest = self.by_place[place].quantity, self.digests[place, seed]
+        known = self.kept.get((digest, quantity.name, place), _UNKNOWN)
+        if known is _UNKNOWN and quantity.alone:
+            known = self.kept.get((digest, quantity.name, None), _UNKNOWN)
+        return known
 
     def _measure(self, cell: Cell, seed: int) -> Value:
         try:
@@ -139,8 +200,20 @@ class _Values:
         return None if value is None else float(value) * cell.quantity.factor
 
 
-def _cell(work: StudyWork, cell: Cell, values: Mapping[int, Value]) -> dict[str, Any]:
-    known = [v for v in values.values() if v is not None]
+def _kept(earlier: Mapping[str, Any]) -> dict[tuple[str, str, Place | None], Value]:
+    """The numbers of an earlier result: by digest, quantity and place, and without a place for those of one run."""
+    found: dict[tuple[str, str, Place | None], Value] = {}
+    for cell in earlier.get("cells", ()):
+        for seed, value in cell["values"].items():
+            digest = cell["digests"].get(seed, "")
+            for place in ((cell["row"], cell["column"]), None):
+                found[digest, cell["quantity"], place] = value
+    return found
+
+
+def _cell(work: StudyWork, cell: Cell, values: _Values) -> dict[str, Any]:
+    found = values.of(cell.place)
+    known = [v for v in found.values() if v is not None]
     low, high = paired.spread(known) if len(known) > 1 else (None, None)
     first = work.configs[cell.place, work.seeds[0]]
     return {
@@ -154,9 +227,9 @@ def _cell(work: StudyWork, cell: Cell, values: Mapping[int, Value]) -> dict[str,
         "mean": float(np.mean(known)) if known else None,
         "low": low,
         "high": high,
-        "values": {str(seed): value for seed, value in values.items()},
+        "values": {str(seed): value for seed, value in found.items()},
         "config": {k: v for k, v in first.to_dict().items() if k != "seed"},
-        "digests": {str(seed): work.configs[cell.place, seed].digest() for seed in work.seeds},
+        "digests": {str(seed): values.digests[cell.place, seed] for seed in work.seeds},
     }
 
 
@@ -164,7 +237,8 @@ def judged(found: Mapping[str, Any], study: Study) -> list[dict[str, Any]]:
     """The verdicts on a result that was written down."""
     cells = study.cells(found["scale"])
     better = {cell.place: cell.quantity.better for cell in cells}
-    claims = study.claims(found["scale"])
+    there = {(cell["row"], cell["column"]) for cell in found["cells"]}
+    claims = [c for c in study.claims(found["scale"]) if there.issuperset((*c.left, *c.right))]
     return judge(claims, values_of(found), better, {cell.place: cell.published for cell in cells})
 
 

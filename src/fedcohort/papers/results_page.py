@@ -40,6 +40,8 @@ def markdown(result: Mapping[str, Any]) -> str:
     if cost:
         minutes = cost["wall_seconds"] / 60
         made += f", {cost['runs']} runs ({cost['run_now']} done in {minutes:.0f} min, the others read from the store)"
+    if result.get("done", 0) < result.get("wanted", 0):
+        made += f"; **half done: {result['done']} of {result['wanted']} runs**, the same command continues"
     lines = [f"## {result['title']}", f"`fedcohort reproduce {result['study']} --scale {result['scale']}`; {made}.", ""]
     lines += [*_table(result), "", *_claims(result["claims"])]
     if result["departures"]:

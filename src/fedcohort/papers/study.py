@@ -12,8 +12,10 @@ from typing import Any
 
 from fedcohort.errors import UnknownName
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
+from fedcohort.experiment.perfect_choice import PERFECT
 
-SCALES = ("smoke", "laptop", "paper")
+SCALES = ("smoke", "laptop", "desk", "paper")
+PERFECT_ROW = "perfect choice"  # the row of a selector that knows the truth
 Place = tuple[str, str]  # row, column
 Lookup = Callable[[Place], RunRecord]  # the run of another cell, same seed
 Value = float | None
@@ -29,6 +31,7 @@ class Quantity:
     factor: float = 1.0  # 100 for shares that are printed in percent
     digits: int = 1
     missing: str = "-"
+    alone: bool = False  # whether it is read off this run only, and of no other cell's
 
 
 def quantity(name: str, *, percent: bool | None = None, digits: int = 1) -> Quantity:
@@ -36,7 +39,7 @@ def quantity(name: str, *, percent: bool | None = None, digits: int = 1) -> Quan
     known = metric(name)
     shares = ("terminal", "best", "early_stop", "final", "drop", "macro_f1", "f1", "coverage")
     factor = 100.0 if (name in shares if percent is None else percent) else 1.0
-    return Quantity(name, lambda s, _: known.compute(s), known.better, factor, digits, known.missing)
+    return Quantity(name, lambda s, _: known.compute(s), known.better, factor, digits, known.missing, alone=True)
 
 
 def until(
@@ -100,7 +103,7 @@ class Study:
     claims: Callable[[str], Sequence[Claim]]
     seeds: Mapping[str, int]  # scale -> how many
     departures: Mapping[str, Sequence[str]] = field(default_factory=dict)  # scale -> how it differs from the paper
-    notes: Sequence[str] = ()  # what we found: why an ordering does not hold
+    notes: Sequence[str] = ()  # what we found at scale laptop: why an ordering does not hold
     average: str = ""  # the heading of a column with the mean of each row, where the paper has one
 
     @property
@@ -121,9 +124,15 @@ def row_beats(
     return Claim(words, tuple((left, c) for c in columns), tuple((right, c) for c in columns), published, margin)
 
 
-def of_scale(scale: str, *, smoke: Any, laptop: Any, paper: Any) -> Any:
-    """The one of three that belongs to a scale."""
-    choices = {"smoke": smoke, "laptop": laptop, "paper": paper}
+def perfect(rule: str = "even", pool: float = 0.7) -> str:
+    """The text of the selector that knows the truth."""
+    given = f"rule={rule!r}" if rule == "complete" else f"pool={pool}"
+    return f"{PERFECT}({given})"
+
+
+def of_scale(scale: str, *, smoke: Any, laptop: Any, desk: Any, paper: Any) -> Any:
+    """The one of four that belongs to a scale."""
+    choices = {"smoke": smoke, "laptop": laptop, "desk": desk, "paper": paper}
     if scale not in choices:
         raise UnknownName.among("scale", scale, SCALES)
     return choices[scale]

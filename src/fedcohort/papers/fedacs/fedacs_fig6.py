@@ -14,6 +14,7 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     OORT,
     REXP3,
     RIVALS,
+    SEEDS,
     UNIFORM,
     improvement,
     run,
@@ -55,7 +56,7 @@ STUDIES = (
         "FedACS, Fig. 6(d): the few-class environment (terminal accuracy and relative improvement, %)",
         cells,
         claims,
-        {"smoke": 1, "laptop": 2, "paper": 5},
+        SEEDS,
         DEPARTURES,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcohort.papers.fedacs.fedacs_setting import ACS, BASE, DEPARTURES, UNIFORM, run
+from fedcohort.papers.fedacs.fedacs_setting import ACS, BASE, DEPARTURES, SEEDS, UNIFORM, run
 from fedcohort.papers.fedacs.fedacs_table2 import ACCURACY
 from fedcohort.papers.study import Cell, Claim, Study, beats, quantity
 
@@ -44,7 +44,7 @@ STUDIES = (
         "FedACS, Fig. 7: skewness tolerance lambda, uniform environment (terminal accuracy, %)",
         cells,
         claims,
-        {"smoke": 1, "laptop": 2, "paper": 5},
+        SEEDS,
         DEPARTURES,
     ),
 )

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcohort.papers.fedcm.fedcm_setting import CLASS, DEPARTURES, EXHAUSTIVE, PDP, SCORES, WORLDS, filtered, run
+from fedcohort.papers.fedcm.fedcm_setting import (
+    CLASS,
+    DEPARTURES,
+    EXHAUSTIVE,
+    PDP,
+    SCORES,
+    SEEDS,
+    WORLDS,
+    filtered,
+    run,
+)
 from fedcohort.papers.published import published
 from fedcohort.papers.study import Cell, Claim, Study, beats, quantity, row_beats
 
@@ -26,7 +36,7 @@ def cells(scale: str) -> Sequence[Cell]:
     for mix, world in MIXES.items():
         for score in (None, *SCORES):
             for ratio, size in SIZES.items():
-                search = EXHAUSTIVE if scale == "laptop" and size > EXHAUSTIVE else None
+                search = EXHAUSTIVE if scale in ("laptop", "desk") and size > EXHAUSTIVE else None
                 keys = run(scale, world, PDP, score, size, search)
                 printed = PUBLISHED[mix][filtered(score)][ratio]
                 found.append(Cell(row(mix, score), ratio, keys, quantity("terminal"), printed))
@@ -63,7 +73,7 @@ STUDIES = (
         "FedCM, Table 2: combinatorial averaging by sampling ratio (accuracy, %)",
         cells,
         claims,
-        {"smoke": 1, "laptop": 2, "paper": 2},
+        SEEDS,
         {
             **DEPARTURES,
             "laptop": (

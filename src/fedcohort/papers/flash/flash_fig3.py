@@ -31,6 +31,7 @@ def levels(scale: str) -> tuple[Sequence[int], Sequence[int]]:
         scale,
         smoke=((0, 25), (0, 40)),
         laptop=((0, 5, 15, 25), (0, 10, 30, 40)),
+        desk=((0, 15, 25), (0, 30, 40)),
         paper=((0, 5, 10, 15, 20, 25), (0, 10, 20, 30, 40)),
     )
 
@@ -60,7 +61,7 @@ def cells(scale: str) -> Sequence[Cell]:
         loss = flash.objective(CIFAR) if robust else "ce"
         for noise in noises:
             for skewed in skews:
-                keys = flash.run(scale, selector, flash.world(skewed, noise), loss=loss)
+                keys = flash.run(scale, selector, flash.world(skewed, noise, scale=scale), loss=loss)
                 what = gain(noise, skewed) if name == GAIN else quantity("best")
                 found.append(Cell(*place(name, noise, skewed), keys, what))
     return found

@@ -87,7 +87,7 @@ def bandit_cells(scale: str) -> Sequence[Cell]:
     for bandit, name in BANDITS.items():
         for setting, level in SETTINGS.items():
             selector = flash.selectors(scale)[name]
-            keys = flash.run(scale, selector, flash.world(*level), loss=flash.objective(CIFAR))
+            keys = flash.run(scale, selector, flash.world(*level, scale=scale), loss=flash.objective(CIFAR))
             measured = {
                 ACCURACY: quantity("best"),
                 REACHED: until(lowest(setting), "time_to_target"),
@@ -121,8 +121,9 @@ def bandit_claims(scale: str) -> Sequence[Claim]:
 
 def levels(scale: str) -> dict[str, tuple[int, int]]:
     """The columns of the ablation: (skewed, noise)."""
+    few = ((30, 40), (15, 25))
     skew, noise = of_scale(
-        scale, smoke=((40,), (25,)), laptop=((30, 40), (15, 25)), paper=((10, 20, 30, 40), (5, 10, 15, 20, 25))
+        scale, smoke=((40,), (25,)), laptop=few, desk=few, paper=((10, 20, 30, 40), (5, 10, 15, 20, 25))
     )
     return {**{f"skewed {s} %": (s, 0) for s in skew}, **{f"noise {n} %": (0, n) for n in noise}}
 
@@ -147,7 +148,7 @@ def context_cells(scale: str) -> Sequence[Cell]:
     found = []
     for row, selector in contexts(scale).items():
         for heading, level in levels(scale).items():
-            keys = flash.run(scale, selector, flash.world(*level), loss=flash.objective(CIFAR))
+            keys = flash.run(scale, selector, flash.world(*level, scale=scale), loss=flash.objective(CIFAR))
             found.append(Cell(row, heading, keys, quantity("best")))
             found.append(Cell(row, column(heading, WHOLE), keys, quantity("seconds", digits=0)))
     return found

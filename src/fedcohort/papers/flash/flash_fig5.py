@@ -44,7 +44,9 @@ def cells(scale: str) -> Sequence[Cell]:
     for data, pairs in PAIRS.items():
         for alpha, beta in pairs:
             loss = flash.objective(data, alpha, beta)
-            keys = flash.run(scale, flash.selectors(scale)[FLASH], flash.world(30, 15, data), loss=loss, data=data)
+            keys = flash.run(
+                scale, flash.selectors(scale)[FLASH], flash.world(30, 15, data, scale=scale), loss=loss, data=data
+            )
             found.append(Cell(row(alpha, beta), data, keys, quantity("best")))
         found.append(Cell(SPREAD, data, keys, spread(data)))
     return sorted(found, key=lambda cell: cell.row == SPREAD)

@@ -1,7 +1,9 @@
 """What the tables and figures of the FLASH paper share: 50 clients, a fifth asked per round, skew, noise and time.
 
 FLASH is a choice and a loss: its clients train on the robust loss (its eq. 3), those of its rivals on cross-entropy. So
-there are two rows that the paper has not: FLASH's choice on cross-entropy, and uniform choice on FLASH's loss.
+there are two rows that the paper has not: FLASH's choice on cross-entropy, and uniform choice on FLASH's loss. FLASH's
+reward is read as Alg. 1, line 20, has it (preset "model"); OWN_LOSS is the other reading, the fall of a client's own
+loss. At scale desk and paper the speeds of clients stay with them, as T_i does in the paper (worlds v2).
 """
 
 from __future__ import annotations
@@ -9,14 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedcohort.papers.study import of_scale
+from fedcohort.papers.study import PERFECT_ROW, Quantity, of_scale, perfect, quantity
 
 FLASH, RANDOM, FEDCOR = "FLASH", "Random", "FedCor"
 CHOICE, LOSS = "FLASH, choice only", "Random, FLASH's loss"
+OWN_LOSS, FEDACS = "FLASH, reward by own loss", "FedACS"
 CIFAR, FEMNIST = "CIFAR-10", "FEMNIST"
 RIVALS = (RANDOM, "Oort", "PyramidFL", "Restless bandit", "Neural bandit", FEDCOR, "FEEL")
-SEEDS = {"smoke": 1, "laptop": 2, "paper": 3}
+SEEDS = {"smoke": 1, "laptop": 6, "desk": 3, "paper": 3}
+EVEN = 0.7  # share of the clients that a perfect choice draws from: those that are not skewed
+DESK_LR = {CIFAR: (0.001, 0.001), FEMNIST: (0.001, 0.001)}  # cross-entropy and robust loss, see DEPARTURES
 ROBUST = {CIFAR: (0.1, 4.0), FEMNIST: (1.0, 8.0)}  # (alpha, beta) of the robust loss
+READING = (
+    "FLASH pays the fall of the server's validation loss under each uploaded model (Alg. 1, line 20, as a vector), "
+    "with standardised rewards and scaled contexts (as printed it chooses uniformly at random)"
+)
 DEPARTURES = {
     "smoke": ("8 x 8 digits, a small perceptron, 20 clients, 4 rounds: it shows that everything runs, nothing else",),
     "laptop": (
@@ -25,15 +34,20 @@ DEPARTURES = {
         "30 rounds instead of at most 1,500, E = 2 instead of 5, batch 32",
         "Adam with lr 0.004, the best of 0.001, 0.002 and 0.004 with random choice and FedAvg (the paper states no lr)",
         "best test accuracy over an evaluation every third round (the paper: early-stop, in its figures best)",
-        "2 seeds (the paper prints deviations but no count)",
         "FLASH, restless and neural bandit measure the last cohort and who was not measured for 20 rounds, not all "
         "clients; FEEL asks 15 clients a round for their gradient norm, not all; the warm-up of FedCor is 8 rounds",
-        "FLASH is our default: standardised rewards, scaled contexts (as printed it chooses uniformly at random)",
+        READING,
     ),
-    "paper": (
-        "group instead of batch normalisation, Adam with lr 1e-3 and batch 64 (not stated)",
-        "FLASH is our default: standardised rewards, scaled contexts (as printed it chooses uniformly at random)",
+    "desk": (
+        "the PyTorch-tutorial CNN with batch normalisation (62,050 parameters) instead of ResNet-18",
+        "120 rounds instead of at most 1,500; all of CIFAR-10: 50 clients of some 900 samples, E = 5, batch 64 (not "
+        "stated)",
+        "Adam with the lr of best validation accuracy with random choice, for each loss (benchmarks/paper_lr.py)",
+        "test accuracy at the round of best validation accuracy, evaluated every fifth round (the paper: early-stop)",
+        "the warm-up of FedCor is 15 rounds",
+        READING,
     ),
+    "paper": ("group instead of batch normalisation, Adam with lr 1e-3 and batch 64 (not stated)", READING),
 }
 FEMNIST_DEPARTURES = {
     "smoke": (),
@@ -41,25 +55,34 @@ FEMNIST_DEPARTURES = {
         "FEMNIST: samples of 391 writers dealt to 50 clients of 200 (3,550 in the paper), rare classes dealt more than "
         "once, 10 asked per round, 5 x 5 convolutions of 8 and 16 channels, lr as for CIFAR-10",
     ),
+    "desk": ("FEMNIST: the two-layer CNN of 86,910 parameters, 391 clients of 200 samples, 120 rounds",),
     "paper": ("FEMNIST: the two-layer CNN of 86,910 parameters, 391 clients of 200 samples",),
 }
 
 
 def selectors(scale: str) -> Mapping[str, str]:
-    """The rows of the paper."""
-    probes = of_scale(scale, smoke="sample:5", laptop="sample:15", paper="all")
-    measured = "" if scale != "paper" else "(refresh='all')"
-    warm_up = of_scale(scale, smoke="warm_up=1, interval=2", laptop="warm_up=8, interval=10", paper="preset='cifar10'")
+    """The rows of the paper, and those beside it."""
+    probes = of_scale(scale, smoke="sample:5", laptop="sample:15", desk="all", paper="all")
+    measured = ", refresh='all'" if scale in ("desk", "paper") else ""
+    warm_up = of_scale(
+        scale,
+        smoke="warm_up=1, interval=2",
+        laptop="warm_up=8, interval=10",
+        desk="warm_up=15, interval=10",
+        paper="preset='cifar10'",
+    )
     texts = (
         "uniform",
         "oort",
         "pyramidfl(directives=False)",
-        f"restless-bandit{measured}",
-        f"neural-bandit{measured}",
+        f"restless-bandit(reward='model'{measured})",
+        f"neural-bandit(reward='model'{measured})",
         f"fedcor({warm_up})",
         f"feel(probe={probes!r})",
     )
-    return {**dict(zip(RIVALS, texts, strict=True)), FLASH: f"flash{measured}"}
+    own = f"flash({measured.removeprefix(', ')})".removesuffix("()")
+    more = {FLASH: f"flash(preset='model'{measured})", OWN_LOSS: own, FEDACS: "fedacs", PERFECT_ROW: perfect(pool=EVEN)}
+    return {**dict(zip(RIVALS, texts, strict=True)), **more}
 
 
 def objective(data: str, alpha: float | None = None, beta: float | None = None) -> str:
@@ -71,14 +94,19 @@ def objective(data: str, alpha: float | None = None, beta: float | None = None) 
 def who(scale: str, row: str) -> tuple[str, bool]:
     """Selector of a row, and whether its clients train on FLASH's loss."""
     name = {CHOICE: FLASH, LOSS: RANDOM}.get(row, row)
-    return selectors(scale)[name], row in (FLASH, LOSS)
+    return selectors(scale)[name], row in (FLASH, OWN_LOSS, LOSS)
 
 
-def world(skewed: int, noise: int, data: str = CIFAR) -> str:
-    """The world with this percentage of 80/20 clients and this mean percentage of wrong labels.
+def world(skewed: int, noise: int, data: str = CIFAR, *, scale: str = "laptop", lam: float | None = None) -> str:
+    """The world with this percentage of 80/20 clients, mean percentage of wrong labels, and lambda_T if not 10.
 
     The classes of FEMNIST are of very different size: samples of the rare ones are dealt more than once.
     """
+    version = "v2" if scale in ("desk", "paper") else "v1"
+    return _with(_unversioned(skewed, noise, data).replace("-v1", f"-{version}"), "" if lam is None else f"lam={lam}")
+
+
+def _unversioned(skewed: int, noise: int, data: str) -> str:
     if data == FEMNIST:
         wrong = f"noise__a={float(noise)}" if noise else "noise=0"
         return f"flash-noniid30-noise15-v1(share={skewed / 100}, samples=200, allocation='recycle', {wrong})"
@@ -93,26 +121,36 @@ def run(
     scale: str, selector: str, where: str, *, loss: str = "ce", method: str = "fedavg", data: str = CIFAR
 ) -> Mapping[str, Any]:
     """The keys of one run."""
-    clients = of_scale(scale, smoke=20, laptop=50, paper=50 if data == CIFAR else 391)
+    everybody = 50 if data == CIFAR else 391
+    clients = of_scale(scale, smoke=20, laptop=50, desk=everybody, paper=everybody)
     return {
         "selector": selector,
         "method": method,
         "world": _with(where, f"clients={clients}"),
         "task": task(scale, data, loss),
-        "rounds": of_scale(scale, smoke=4, laptop=30, paper=1500),
+        "rounds": of_scale(scale, smoke=4, laptop=30, desk=120, paper=1500),
         "cohort_size": clients // 5,
-        "evaluate_every": of_scale(scale, smoke=1, laptop=3, paper=5),
+        "evaluate_every": of_scale(scale, smoke=1, laptop=3, desk=5, paper=5),
     }
+
+
+def accuracy(scale: str, digits: int = 1) -> Quantity:
+    """What the paper prints: early-stop accuracy; at the smaller scales the best one, for want of rounds."""
+    return quantity("best" if scale in ("smoke", "laptop") else "early_stop", digits=digits)
 
 
 def task(scale: str, data: str, loss: str) -> str:
     """The task: the server keeps the same labelled and unlabelled shares whatever the method."""
     small = "batch_size=32, epochs=2, momentum=0.0, optimiser='adam', weight_decay=0.0"
+    large = (
+        f"batch_size=64, epochs=5, momentum=0.0, optimiser='adam', weight_decay=0.0, lr={DESK_LR[data][loss != 'ce']}"
+    )
     cifar = of_scale(
         scale,
         smoke="digits-mlp(epochs=1, lr=0.01, optimiser='adam', unlabelled=0.05)",
         laptop=f"cifar10-cnn({small}, lr=0.004, recut=True, test=0.08, unlabelled=0.004, unused=0.84, "
         "validation=0.005)",
+        desk=f"cifar10-cnn({large}, norm='batch', unlabelled=0.02)",
         paper="cifar10-resnet18(epochs=5, unlabelled=0.05)",
     )
     femnist = of_scale(
@@ -120,6 +158,7 @@ def task(scale: str, data: str, loss: str) -> str:
         smoke="digits-mlp(epochs=1, lr=0.01, optimiser='adam', unlabelled=0.05)",
         laptop=f"femnist-cnn({small}, lr=0.004, channels=(8, 16), hidden=(64,), test=0.08, unlabelled=0.005, "
         "unused=0.4, validation=0.02)",
+        desk=f"femnist-cnn({large}, unlabelled=0.02)",
         paper="femnist-cnn(epochs=5, batch_size=64, lr=0.001, optimiser='adam', unlabelled=0.05)",
     )
     return _with(cifar if data == CIFAR else femnist, "" if loss == "ce" else f"objective={loss!r}")

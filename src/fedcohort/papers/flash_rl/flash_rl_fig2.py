@@ -49,7 +49,7 @@ def cells(scale: str) -> Sequence[Cell]:
             base = (FEDAVG, rounds_to(division))
 
             def goal(_: RunRecord, others: Lookup, d: str = division, at: tuple[str, str] = base) -> Value:
-                if scale == "paper":
+                if scale in ("desk", "paper"):
                     return TARGETS[d]
                 best = metrics.best(others(at).history.accuracy)
                 return None if best is None else share(d) * best.value
@@ -89,6 +89,7 @@ STUDIES = (
         {
             "smoke": (*DEPARTURES["smoke"], _TARGET),
             "laptop": (*DEPARTURES["laptop"], _TARGET, "seconds include the warm-up, about 2"),
+            "desk": DEPARTURES["desk"],
             "paper": DEPARTURES["paper"],
         },
         (

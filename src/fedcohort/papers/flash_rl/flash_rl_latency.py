@@ -12,7 +12,7 @@ from functools import partial
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.flash_rl.flash_rl_setting import CIFAR, DIR8, FEDAVG, LABELS, MNIST, PARAMETERS, WORLDS
 from fedcohort.papers.flash_rl.flash_rl_table1 import PUBLISHED, ROUNDS
-from fedcohort.papers.study import Cell, Claim, Lookup, Quantity, Study, Value
+from fedcohort.papers.study import SCALES, Cell, Claim, Lookup, Quantity, Study, Value
 
 RANDOM = "random choice (FedAvg)"
 DIMENSION = 8_000  # of the quadratic problem that stands for the network
@@ -76,7 +76,7 @@ STUDIES = (
         "FLASH-RL, Table I: total latency of random choice",
         cells,
         claims,
-        {"smoke": 1, "laptop": 10, "paper": 10},
-        {"smoke": _SAID, "laptop": _SAID, "paper": _SAID},
+        {"smoke": 1, "laptop": 10, "desk": 10, "paper": 10},
+        dict.fromkeys(SCALES, _SAID),
     ),
 )

@@ -22,7 +22,7 @@ from fedcohort.papers.flash_rl.flash_rl_setting import (
     run,
 )
 from fedcohort.papers.published import published
-from fedcohort.papers.study import Cell, Claim, Study, beats, quantity, row_beats
+from fedcohort.papers.study import PERFECT_ROW, Cell, Claim, Study, beats, quantity, row_beats
 
 ROUNDS = {
     (CIFAR, DIR8): 300,
@@ -56,10 +56,10 @@ def cells(data: str, scale: str) -> Sequence[Cell]:
     found = []
     for name in ROWS:
         for division in divisions(data):
-            many, printed = ROUNDS[data, division], PUBLISHED[data][division][name]
+            many, printed = ROUNDS[data, division], PUBLISHED[data][division].get(name, {})
             keys = run(scale, data, division, name, many)
-            found.append(Cell(name, accuracy_of(division), keys, quantity("best", digits=2), printed["accuracy"]))
-            found.append(Cell(name, latency_of(division), keys, latency(scale, data, many), printed["seconds"]))
+            found.append(Cell(name, accuracy_of(division), keys, quantity("best", digits=2), printed.get("accuracy")))
+            found.append(Cell(name, latency_of(division), keys, latency(scale, data, many), printed.get("seconds")))
     return found
 
 
@@ -101,8 +101,9 @@ def claims_cifar(scale: str) -> Sequence[Claim]:
             beats(f"{division}: {left} is more accurate than {right}", (left, place), (right, place), published)
         )
     columns = [accuracy_of(d) for d in divisions(CIFAR)]
-    words = "over the three divisions: FLASH-RL is more accurate than FedAvg"
-    return [*found, row_beats(words, FLASHRL, FEDAVG, columns), *_latency_claims(CIFAR)]
+    words = "over the three divisions: {} is more accurate than FedAvg"
+    most = row_beats(f"not in the paper: {words.format(PERFECT_ROW)}", PERFECT_ROW, FEDAVG, columns)
+    return [*found, row_beats(words.format(FLASHRL), FLASHRL, FEDAVG, columns), most, *_latency_claims(CIFAR)]
 
 
 def claims_mnist(scale: str) -> Sequence[Claim]:
