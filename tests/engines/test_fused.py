@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
+import numba
 import numpy as np
 import pytest
 
 from fedcohort.engines import losses as objectives
 from fedcohort.engines.fused import FusedEngine
+from fedcohort.engines.fused import compile as compiling
 from fedcohort.engines.interface import ClientData
 from fedcohort.engines.networks import Conv, Flatten, Linear, MaxPool, Network, ReLU, lenet, mlp
 from fedcohort.errors import BadParameter
@@ -293,25 +296,136 @@ def test_the_same_learning_curve_as_the_reference():
         assert curves[0][-1] > 0.4  # chance is 0.2
 
 
-def test_a_second_process_compiles_from_the_other_end_and_is_gone_afterwards(monkeypatch, capsys):
-    """It is asked for the same kernels in reverse, skips those on disk, and is not waited for."""
-    from fedcohort.engines.fused import compile as compiling
+def test_a_second_process_compiles_from_the_other_end_and_is_waited_for(monkeypatch):
+    """It is asked for all kernels in reverse; what it is compiling when this process gets there is left to it."""
+
+    class Kernel:
+        def __init__(self, name):
+            self.where, self.on_disk, self.calls = name, False, 0
+
+        @property
+        def absent(self):
+            return not self.on_disk
+
+        @property
+        def made(self):
+            self.calls += 1
+            log.append(self.where)
+            self.on_disk = True
+
+    class Second:
+        """At "b" when it is first looked at, and done with it some looks later."""
+
+        looks = 0
+
+        def start(self, names):
+            log.append(list(names))
+
+        @property
+        def now(self):
+            self.looks += 1
+            some[1].on_disk = some[1].on_disk or self.looks > 5
+            return "b" if self.looks <= 5 else ""
+
+    log, some = [], [Kernel(name) for name in "abcd"]
+    monkeypatch.setattr(compiling, "_partner", Second())
+    compiling.prepare(some[:3], some[2:])
+    expected = [["d", "c", "b", "a"], "a", "c", "b"] if (os.cpu_count() or 1) > 1 else ["a", "c", "b"]
+    assert log[: len(expected)] == expected  # then all are loaded
+    log.clear()
+    compiling.prepare(some[:3], some[2:])
+    assert log == ["a", "b", "c"]  # nothing is missing: nobody is started
+
+
+def test_the_second_process_skips_what_is_on_disk_and_says_what_it_is_at(monkeypatch, capsys):
     from fedcohort.engines.fused import compile_process, kernels, loss
 
     data, model = setting(TINY)
     FusedEngine(TINY, data).losses(model, np.arange(2), "train", Objective())
-    started = []
-    real = subprocess.Popen
-    monkeypatch.setattr(compiling.subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[-1])
-    some = [kernels.take, kernels.linear_forward, kernels.conv_forward, loss.measure]
-    with compiling._helped(some[:3]):
-        assert not started
-    with compiling._helped(some):
-        assert [w.rpartition(".")[2] for w in started[0].args[3:]] == [
-            "loss:measure", "kernels:conv_forward", "kernels:linear_forward", "kernels:take"
-        ]  # fmt: skip
-    assert started[0].returncode is not None
-    before = sorted(f.stat().st_mtime_ns for f in compiling._FOLDER.rglob("*.nbi"))
-    monkeypatch.setattr(sys, "argv", ["compile_process", *(one.where for one in some)])
+    names = [one.where for one in (kernels.take, kernels.linear_forward, kernels.conv_forward, loss.measure)]
+
+    def files():
+        return [
+            f.stat().st_mtime_ns for n in names for f in compiling._FOLDER.glob(f"*/*.{n.rpartition(':')[2]}-*.nbi")
+        ]
+
+    before = files()
+    assert len(before) == 4
+    second = compile_process.Partner()
+    assert second.now == ""
+    second.start(names)
+    assert second.now == "start"
+    while second.now:
+        time.sleep(0.05)
+    assert files() == before
+    monkeypatch.setattr(kernels.take.__class__, "on_disk", False)  # already loaded here: said, not compiled
+    monkeypatch.setattr(sys, "argv", ["compile_process", *names[:2]])
     compile_process.main()
-    assert sorted(f.stat().st_mtime_ns for f in compiling._FOLDER.rglob("*.nbi")) == before
+    assert capsys.readouterr().out.split() == names[:2]
+    second.start(names)
+    second.end()
+    assert second.now == ""
+
+
+_BITS = """
+import sys
+import numpy as np
+from fedcohort.engines.fused import FusedEngine
+from fedcohort.engines.interface import ClientData
+from fedcohort.engines.networks import Conv, Flatten, GroupNorm, Linear, Network, ReLU
+from fedcohort.types import Model, Part, Plan
+
+layers = (Conv(8, 3, 1), GroupNorm(2), ReLU(), Conv(8, 3, 1, 2), GroupNorm(4), ReLU(), Flatten(), Linear(5))
+network, rng = Network((3, 12, 12), layers), np.random.default_rng(0)
+x, y = rng.standard_normal((90, 3, 12, 12), np.float32), rng.integers(5, size=90)
+part = Part(np.array([0, 37, 90]), np.arange(90), y, y)
+none = Part(np.zeros(3, np.int64), *(np.empty(0, np.int64),) * 3)
+engine = FusedEngine(network, ClientData(x, part, none, 5), 1)
+out = engine.train(Model(network.initial(rng)), np.arange(2), Plan(epochs=4, batch_size=20, lr=0.1, momentum=0.9))
+sys.stdout.buffer.write(out.updates.delta.tobytes())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_process_that_compiles_computes_the_bits_of_one_that_loads(tmp_path):
+    """Copies of a called function differ between objects; which one is used must not depend on who made them."""
+    env = {**os.environ, "FEDCOHORT_CACHE": str(tmp_path)}
+    env.pop("NUMBA_CACHE_DIR", None)
+    runs = [subprocess.run([sys.executable, "-c", _BITS], env=env, capture_output=True, check=True) for _ in range(2)]
+    assert b"compiling kernels" in runs[0].stderr
+    assert b"compiling kernels" not in runs[1].stderr
+    assert len(runs[0].stdout) > 1000
+    assert runs[0].stdout == runs[1].stdout
+
+
+@compiling.kernel
+def _called(x, y):
+    total = np.float32(0.0)
+    for i in range(x.size):
+        for j in range(y.size):
+            total += x[i] * y[j] + np.float32(1.0) / (x[i] + y[j])
+    for i in range(x.size):
+        y[i % y.size] += total * x[i]
+    return total
+
+
+def _outer(x, y):
+    return _called(x, y) + _called(x[1:], y) + _called(y, x[2:]) + _called(x[3:], y[4:])
+
+
+def test_no_object_offers_its_copies_of_called_functions_to_others(monkeypatch):
+    """Plain Numba makes weak symbols of them, and the first that is loaded serves everybody."""
+    kind = numba.float32[::1]
+
+    def visible():
+        made = numba.njit(numba.float32(kind, kind), **compiling._OPTIONS)(_outer)
+        assert made(np.ones(10, np.float32), np.ones(9, np.float32)) > 0
+        found = made.overloads[made.signatures[0]].library.get_defined_functions()
+        return [f.name for f in found if "_called" in f.name and f.linkage.name == "linkonce_odr"]
+
+    assert visible()
+    room = __name__.split(".")[0]
+    monkeypatch.setattr(compiling, "_OURS", f"_ZN{len(room)}{room}")
+    with compiling._closed("_outer"):
+        assert not visible()

@@ -5,6 +5,8 @@ machine would choose by itself, and trains the clients it is given. The order of
 function of (seed, round, client, epoch), so it does not matter who trains a client, or how often: what a lost actor was
 training is given to another one, and so is what takes suspiciously long. The bits are those of a local run.
 
+Actors of this machine write their updates into memory that it shares with them; those of others send them.
+
 Evaluation stays on this machine. What travels between our own processes is Ray's business; nothing is read from files.
 """
 
@@ -22,18 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.constraints import CountOrZero
-from fedcohort.engines.fused.buffer_pool import BufferPool
 from fedcohort.engines.interface import ClientData, Engine, LossStats
 from fedcohort.engines.ray_cluster import connect, ray_package
 from fedcohort.engines.recipe import Modeled
+from fedcohort.engines.shared_buffers import SharedPool
 from fedcohort.engines.steps import check_plan
 from fedcohort.engines.torch_workers import messages as wire
-from fedcohort.engines.torch_workers.processes import shares
 from fedcohort.errors import TrainingError, checked
 from fedcohort.protocols import Trained
 from fedcohort.types import Index, Model, Objective, Plan, Real
 
-PARTS = 6  # parts of a cohort for each actor: whoever is faster takes more of them
+HALF = 2  # a part is what is left, divided by the actors and by this: large ones first, and at the end
+SMALL = 24  # parts of a cohort for each actor if all were of the smallest size, so that all end together
 AHEAD = 2  # parts that an actor has at a time, so that it never waits for the next
 SLOW = 4.0  # times the longest part so far, and at least
 LEAST = 5.0  # so many seconds: then a part is given to another actor as well
@@ -43,6 +45,25 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM
 _log = logging.getLogger("fedcohort.engine")
 
 Choose = Callable[..., Engine]  # :func:`fedcohort.engines.factory.choose`
+
+
+def tapered(work: Index, actors: int) -> list[Index]:
+    """Rows of the parts of a cohort, to be given out in this order: the largest clients and parts first.
+
+    >>> [rows.size for rows in tapered(np.ones(32, np.int64), 2)]
+    [8, 6, 5, 4, 3, 2, 1, 1, 1, 1]
+    """
+    order = np.argsort(-work, kind="stable")
+    cost = np.maximum(work[order], 1).astype(np.float64)
+    ends = np.cumsum(cost)
+    least = ends[-1] / (SMALL * actors)
+    parts, at, done = [], 0, 0.0
+    while at < order.size:
+        size = max((ends[-1] - done) / (HALF * actors), least)
+        stop = max(int(np.searchsorted(ends, done + size, side="right")), at + 1)
+        parts.append(np.sort(order[at:stop]))
+        at, done = stop, float(ends[stop - 1])
+    return parts
 
 
 def inner_of(local: Any, model: Model, clients: Index, plan: Plan) -> dict[str, Any]:
@@ -83,7 +104,7 @@ class ClusterTrainer:
     def train(self, order: tuple[dict[str, Any], wire.Arrays], shared: wire.Arrays) -> Any:
         """Train some clients; `shared` is what all parts of a round have in common."""
         text, arrays = order
-        return wire.pack_trained(self._engine.train(*wire.unpack_plan(text, arrays | shared)))
+        return wire.carry_out(self._engine, text, arrays | shared)
 
 
 class RayEngine:
@@ -113,7 +134,7 @@ class RayEngine:
         self._model, self._held = ([self._ray.put(given)] for given in (model, (wire.data_arrays(data), data.classes)))
         self._actors: list[Any] = []
         self._inner: dict[str, Any] = {}  # what the actors' engines are made with, decided at the first training
-        self._buffers = BufferPool()
+        self._buffers = SharedPool()
 
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
         """Local training of each client from this model, somewhere."""
@@ -123,9 +144,14 @@ class RayEngine:
             return self._local.train(model, clients, plan)
         self._inner = self._inner or inner_of(self._local, model, clients, plan)
         self.hire()
-        parts = [rows for rows in shares(work, PARTS * len(self._actors)) if rows.size]
         delta = self._buffers.take(clients.size, self.n_params)
-        return wire.merge(clients, _Round(self, model, clients, plan, parts).answers(), delta)
+        place = self._buffers.place_of(delta)
+        orders = _Round(self, model, clients, plan, tapered(work, len(self._actors)), place)
+        try:
+            return wire.merge(clients, orders.answers(), delta)
+        finally:
+            if orders.unsettled:  # whoever was slow or is lost may still write
+                self._buffers.spoil(delta)
 
     def losses(self, model: Model, clients: Index, part: str, objective: Objective) -> LossStats:
         """Evaluate one model on each client's "train" or "validation" part, here."""
@@ -190,7 +216,9 @@ class RayEngine:
 class _Round:
     """One round on the cluster: parts of the cohort, and who has which."""
 
-    def __init__(self, engine: RayEngine, model: Model, clients: Index, plan: Plan, parts: list[Index]) -> None:
+    def __init__(
+        self, engine: RayEngine, model: Model, clients: Index, plan: Plan, parts: list[Index], place: str | None
+    ) -> None:
         self._engine, self._ray = engine, engine._ray
         whole = wire.pack_plan(plan, model, clients, np.empty(0, np.int64))[1]
         common: list[str] = [n for n in ("params", "buffers", "counters") if n in whole]
@@ -198,13 +226,19 @@ class _Round:
         self._shared = self._ray.put({name: np.array(whole[name]) for name in common})
         self._orders = []
         for rows in parts:
-            text, arrays = wire.pack_plan(plan, model, clients, rows)
+            text, arrays = wire.pack_plan(plan, model, clients, rows, place)
             self._orders.append((text, {name: a for name, a in arrays.items() if name not in common}))
         self._parts = parts
         self._todo = deque(range(len(parts)))
         self._done: set[int] = set()
         self._out: dict[Any, tuple[int, Any, float]] = {}  # answer to come -> part, actor, since when
         self._longest = 0.0
+        self._lost = False
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether somebody may still be training what was asked for."""
+        return self._lost or bool(self._out)
 
     def answers(self) -> Iterator[tuple[Index, dict[str, Any], wire.Arrays]]:
         """Rows, text and arrays of every part, as they arrive."""
@@ -255,6 +289,7 @@ class _Round:
             raise TrainingError(f"training on the cluster ({type(cause).__name__})", text, "see Ray's logs") from None
         except failures.RayError:
             self._engine.lose(actor)
+            self._lost = True
             if part not in self._done and part not in self._todo:
                 self._todo.append(part)
             return None

@@ -34,5 +34,9 @@ class BufferPool:
         for at in range(len(self._held)):
             if _references(self._held, at) <= _UNSEEN and self._held[at].size // 2 <= size <= self._held[at].size:
                 return self._held[at][:size].reshape(rows, columns)
-        self._held = [*self._held[-_KEPT + 1 :], np.empty(size, np.float32)]
+        self._held = [*self._held[-_KEPT + 1 :], self._make(size)]
         return self._held[-1].reshape(rows, columns)
+
+    def _make(self, size: int) -> NDArray[np.float32]:
+        """New memory."""
+        return np.empty(size, np.float32)

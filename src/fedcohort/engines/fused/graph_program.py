@@ -8,6 +8,7 @@ is made first. A gradient is written by the last step that reads the value, and 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -104,17 +105,18 @@ class Program:
     kinds: tuple[str, ...]
     parts: NDArray[np.int64]  # addresses of what takes the samples, measures losses and makes gradients of them
 
-    def prepare(self, gradients: bool) -> None:
-        """Compile or load what these steps need, and write the addresses into the tables."""
+    def prepare(self, gradients: bool, users: Sequence[Compiled]) -> None:
+        """Compile or load what these steps need, and those who run them; write the addresses into the tables."""
         if self.steps[0, at.BACKWARD if gradients else at.FORWARD]:
             return
         pairs = [KINDS[kind] for kind in self.kinds]
-        compile_all(list(dict.fromkeys([panels, *_PARTS, *(one for one, _ in pairs)])))
+        forward = list(dict.fromkeys([panels, *_PARTS, *(one for one, _ in pairs)]))
+        backward = list(dict.fromkeys([weight_sums, *(other for _, other in pairs)]))
+        compile_all([*forward, *(backward if gradients else ()), *users], backward)
         self.parts[:] = [one.address for one in _PARTS]
         self.steps[:, at.PANELS] = panels.address
         self.steps[:, at.FORWARD] = [one.address for one, _ in pairs]
         if gradients:
-            compile_all(list(dict.fromkeys([weight_sums, *(other for _, other in pairs)])))
             self.steps[:, at.SUMS] = weight_sums.address
             self.steps[:, at.BACKWARD] = [other.address for _, other in pairs]
 

@@ -16,7 +16,6 @@ from fedcohort.engines.networks import Network
 
 from . import graph_training as kernel
 from .client_job import ClientJob, padded_copy
-from .compile import prepare
 from .graph_program import Program, program_of
 from .local_training import ADAM, MOMENTUM, move
 
@@ -26,6 +25,7 @@ Index = NDArray[np.int64]
 
 BLOCK = 16  # samples that travel through the network together
 _STEP_WORD = 64 * 0x9E3779B97F4A7C15  # how far a client's key moves with every step; see `dropout_masks`
+_USERS = (kernel.run_graph, kernel.take_step, kernel.take_change, move)  # the first alone where nothing is learned
 _NONE = np.empty(0, np.float32)
 _NOBODY = np.empty(0, np.int64)
 
@@ -81,7 +81,6 @@ class GraphRunner:
         rate = job.rate
         first = np.zeros(w.size if rate[MOMENTUM] or rate[ADAM] else 0, np.float32)
         second = np.zeros(w.size if rate[ADAM] else 0, np.float32)
-        prepare([move, kernel.take_step, kernel.take_change])
         block = min(job.batch, n) if self._network.normalised else BLOCK
         taken = 0
         for epoch, order in enumerate(job.order):
@@ -118,7 +117,7 @@ class GraphRunner:
             space.program = self._program(block)
             space.floats, space.seen = space.program.workspace()
         p = space.program
-        p.prepare(want == kernel.GRADIENT)
+        p.prepare(want == kernel.GRADIENT, _USERS if want == kernel.GRADIENT else _USERS[:1])
         classes = self._network.classes
         frozen = np.empty((0, classes), np.float32) if samples.frozen is None else samples.frozen
         kernel.run_graph(

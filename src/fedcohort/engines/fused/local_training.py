@@ -259,11 +259,18 @@ _USED = {infer: _INFER, evaluate: _INFER | {MEASURE}}  # training and gradients 
 
 def prepare(table: Table, use: Compiled) -> None:
     """Compile or load what `use` needs for these stages, and write the addresses into the table."""
+    wanted = _parts(table, use)
+    later = [one for other in (train, infer) for one in (*_parts(table, other).values(), other)]
+    compile_all([*dict.fromkeys(wanted.values()), use], later)
+    for (i, c), one in wanted.items():
+        table[i, c] = one.address
+
+
+def _parts(table: Table, use: Compiled) -> dict[tuple[int, int], Compiled]:
+    """What `use` calls, and where in the table its address belongs."""
     wanted: dict[tuple[int, int], Compiled] = {}
     for i in range(len(table)):
         found = _ALWAYS | (_STAGE[table[i, CONV]] if i + 1 < len(table) else {})
         columns = _USED.get(use, found.keys()) - ({SCATTER} if i == 0 else set())
         wanted |= {(i, c): one for c, one in found.items() if c in columns}
-    compile_all([*dict.fromkeys(wanted.values()), use])
-    for (i, c), one in wanted.items():
-        table[i, c] = one.address
+    return wanted

@@ -1,7 +1,7 @@
 """What the torch_workers engine and its processes send each other: JSON and arrays, never pickled objects.
 
 A message is the length of its bytes (8, big-endian) and an npz archive with a JSON text among its arrays. The samples
-are not sent: all processes map the same memory.
+are not sent: all processes map the same memory. Nor are the updates, where `shared_buffers` has memory for them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fedcohort.engines import networks as models
 from fedcohort.engines.interface import ClientData
 from fedcohort.engines.layer_text import from_plain, to_plain
 from fedcohort.engines.recipe import Modeled, Recipe
+from fedcohort.engines.shared_buffers import write_rows
 from fedcohort.protocols import Trained
 from fedcohort.types import Index, Model, Objective, Part, Plan, Updates
 
@@ -121,17 +122,19 @@ def data_of(arrays: Arrays, classes: int) -> ClientData:
     return ClientData(arrays["x"], train, validation, classes, arrays.get("target"))
 
 
-def pack_plan(plan: Plan, model: Model, clients: Index, rows: Index) -> tuple[dict[str, Any], Arrays]:
-    """The instruction to train the clients at these rows of a cohort."""
+def pack_plan(
+    plan: Plan, model: Model, clients: Index, rows: Index, place: str | None = None
+) -> tuple[dict[str, Any], Arrays]:
+    """The instruction to train the clients at these rows of a cohort; `place` is shared memory for their updates."""
     m = clients.size
     text = {
         "batch_size": plan.batch_size, "momentum": plan.momentum, "weight_decay": plan.weight_decay,
         "optimiser": plan.optimiser, "objective": asdict(plan.objective), "prox": plan.prox, "seed": plan.seed,
         "round": plan.round, "measure": sorted(plan.measure),
-        "reported": None if plan.reported is None else asdict(plan.reported),
+        "reported": None if plan.reported is None else asdict(plan.reported), "place": place,
     }  # fmt: skip
     arrays: Arrays = {"params": np.asarray(model.params), "buffers": model.buffers, "counters": model.counters}
-    arrays |= {"clients": clients[rows], "epochs": plan.epochs_of(m)[rows], "lr": plan.lr_of(m)[rows]}
+    arrays |= {"rows": rows, "clients": clients[rows], "epochs": plan.epochs_of(m)[rows], "lr": plan.lr_of(m)[rows]}
     if plan.correction is not None:
         arrays["correction"] = np.asarray(plan.correction if plan.correction.ndim == 1 else plan.correction[rows])
     for k in clients[rows].tolist():
@@ -144,12 +147,21 @@ def unpack_plan(text: dict[str, Any], arrays: Arrays) -> tuple[Model, Index, Pla
     """Inverse of :func:`pack_plan`."""
     weights = {int(name[7:]): value for name, value in arrays.items() if name.startswith("weight.")}
     objectives = {n: None if text[n] is None else Objective(**text[n]) for n in ("objective", "reported")}
-    text = text | objectives | {"measure": frozenset(text["measure"])}
+    text = {**text, **objectives, "measure": frozenset(text["measure"])}
+    del text["place"]
     plan = Plan(
         epochs=arrays["epochs"], lr=arrays["lr"], correction=arrays.get("correction"),
         sample_weight=weights or None, **text,
     )  # fmt: skip
     return Model(arrays["params"], arrays["buffers"], arrays["counters"]), arrays["clients"], plan
+
+
+def carry_out(engine: Any, text: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    """Train as an instruction says. The updates go to the place it names if that is on this machine, else back."""
+    said, found = pack_trained(engine.train(*unpack_plan(text, arrays)))
+    if text["place"] is not None and write_rows(text["place"], arrays["rows"], found["delta"]):
+        del found["delta"]
+    return said, found
 
 
 def pack_trained(out: Trained) -> tuple[dict[str, Any], Arrays]:
@@ -165,7 +177,10 @@ def pack_trained(out: Trained) -> tuple[dict[str, Any], Arrays]:
 def merge(
     clients: Index, answers: Iterable[tuple[Index, dict[str, Any], Arrays]], delta: NDArray[np.float32] | None = None
 ) -> Trained:
-    """One answer from the workers' answers, rows in the order of the clients; `delta` is memory for the updates."""
+    """One answer from the workers' answers, rows in the order of the clients.
+
+    `delta` is memory for the updates; answers without updates have written them there.
+    """
     whole: Arrays = {} if delta is None else {"delta": delta}
     reasons: dict[int, str] = {}
     for rows, text, arrays in answers:

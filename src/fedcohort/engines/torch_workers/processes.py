@@ -20,6 +20,7 @@ import numpy as np
 
 from fedcohort.engines.interface import ClientData
 from fedcohort.engines.recipe import Modeled
+from fedcohort.engines.shared_buffers import SharedPool
 from fedcohort.engines.torch_workers import messages as wire
 from fedcohort.engines.torch_workers.variant import Variant, VariantEngine
 from fedcohort.engines.torch_workers.worker_process import serve
@@ -37,6 +38,7 @@ class Processes:
         """Raises ValueError where no other process can have this model."""
         self._workers: list[_Fresh | _Copy] = []
         self._shared: wire.Shared | None = None
+        self._updates = SharedPool()
         described = wire.describe(model)
         if described is None and not _can_fork():
             raise ValueError("the model is not importable, and this process cannot be copied")
@@ -55,13 +57,15 @@ class Processes:
     def train(self, model: Model, clients: Index, plan: Plan, work: Index) -> Trained:
         """Distribute the clients, the largest first, each to the process with the least to do."""
         busy = [(w, rows) for w, rows in zip(self._workers, shares(work, len(self._workers)), strict=True) if rows.size]
+        delta = self._updates.take(clients.size, model.params.size)
+        place = self._updates.place_of(delta)
         for worker, rows in busy:
-            wire.send(worker.sink, *wire.pack_plan(plan, model, clients, rows))
+            wire.send(worker.sink, *wire.pack_plan(plan, model, clients, rows, place))
         answers = [(rows, *wire.receive(worker.source)) for worker, rows in busy]
         for _, text, _ in answers:
             if "error" in text:
                 raise TrainingError(*text["error"])
-        return wire.merge(clients, answers)
+        return wire.merge(clients, answers, delta)
 
     def close(self) -> None:
         """End the processes and remove what they shared."""

@@ -19,7 +19,7 @@ def serve(source: IO[bytes], sink: IO[bytes], engine: Any) -> None:
         except EOFError:
             return
         try:
-            wire.send(sink, *wire.pack_trained(engine.train(*wire.unpack_plan(text, arrays))))
+            wire.send(sink, *wire.carry_out(engine, text, arrays))
         except FedcohortError as error:
             wire.send(sink, {"error": [error.value, error.rule, error.remedy]}, {})
 
