@@ -1,6 +1,7 @@
 """Variants of ledger's rule against uniform on the arena's problems, on seeds that the arena does not use.
 
     python benchmarks/ledger_tuning.py "ledger" "ledger(pace=1.0)"     # what the results lack is run and added
+    python benchmarks/ledger_tuning.py --changes                       # the changes of benchmarks/ledger_variants.py
     python benchmarks/ledger_tuning.py --table                         # the table of docs/ledger.md
 
 Every difference is paired by problem and seed, in points of accuracy: the anytime score (the area under the curve of
@@ -15,6 +16,7 @@ import numpy as np
 
 from fedcohort.arena.cells import entry, play
 from fedcohort.arena.problem_set import problem, tier_problems
+from ledger_variants import VARIANTS
 
 RESULTS = Path(__file__).parent / "results" / "ledger_tuning.json"
 SEEDS = range(106, 114)
@@ -37,7 +39,7 @@ def run(texts, seeds):
                 found = results.setdefault(text, {}).setdefault(p.name, {})
                 if str(seed) in found:
                     continue
-                row = play(entry(text), p, seed)
+                row = play(entry(VARIANTS.get(text, text), text), p, seed)
                 if "error" in row:
                     raise SystemExit(f"{text} on {p.name}, seed {seed}: {row['error']}")
                 found[str(seed)] = [round(row["scores"][name], 5) for name in ("anytime", "final")]
@@ -75,7 +77,7 @@ def table():
     for text in (t for t in results if t != "uniform"):
         _, each, both = summary(text, results)
         print(
-            f"| `{text}` | "
+            f"| {text if text in VARIANTS else f'`{text}`'} | "
             + " | ".join([f"{m:+.2f} ± {e:.2f}" for m, e in both] + [f"{a:+.1f}" for a, _ in each])
             + " |"
         )
@@ -84,8 +86,10 @@ def table():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("variants", nargs="*")
+    parser.add_argument("--changes", action="store_true")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
+    given.variants += VARIANTS if given.changes else ()
     if given.variants:
         run(given.variants, SEEDS)
     if given.table or not given.variants:
