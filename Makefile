@@ -6,7 +6,7 @@ TEST_FLAGS ?=
 COVERAGE_FLAGS ?=
 TORTURE_FLAGS ?=
 
-.PHONY: demo docs test test-memory test-deployment lint style types bench torture compat clean
+.PHONY: demo docs pictures test test-memory test-deployment lint style types bench torture compat clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/fedcohort demo
@@ -36,6 +36,10 @@ types: $(VENV)/.test-ready
 docs: $(VENV)/.docs-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
+
+# Pictures of the site, and what its examples print, from committed results.
+pictures: $(VENV)/.test-ready
+	$(BIN)/python docs/pictures/make_pictures.py
 
 bench: $(VENV)/.test-ready
 	$(BIN)/python benchmarks/selection.py

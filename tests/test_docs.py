@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import io
 import re
+import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
 
+from fedcohort.registry.catalogue import ENTRIES
+
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs" / "_site"))
+
+import entry_cards  # noqa: E402
+import public_names  # noqa: E402
+
 HOUSE = ROOT / "src" / "fedcohort"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")])
 TAGS = {"fedcohort.run", "fedcohort.engine"}  # the tag of an MLflow run, a logger
@@ -45,3 +57,60 @@ def test_every_clause_of_the_testing_page_is_a_test():
     kit = "".join(p.read_text() for p in (HOUSE / "testing").glob("*.py"))
     for name in re.findall(r"`(test_\w+)`", (ROOT / "docs" / "testing.md").read_text()):
         assert f"def {name}(" in kit, name
+
+
+def test_every_public_name_is_documented():
+    assert public_names.undocumented() == []
+
+
+def test_an_undocumented_name_would_be_found():
+    bare = ast.parse("class Mine:\n    def run(self): ...\n    def _own(self): ...").body[0]
+    assert list(public_names.missing_in(bare)) == ["Mine", "Mine.run"]
+    described = ast.parse('class Mine(Selector):\n    """Words."""\n    def select(self): ...').body[0]
+    assert list(public_names.missing_in(described)) == []
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: f"{e.kind}-{e.name}")
+def test_every_selector_and_method_has_a_card(entry):
+    card = entry_cards.card(entry.kind, entry.name)
+    for part in ("Command line", "Python", "Flower", "| family |", "| cost per round |", "## Parameters"):
+        assert part in card
+    assert re.search(r"^## (Departures from the paper|Choices made here)$", card, re.MULTILINE)
+    assert ("| signals |" in card and "| privacy |" in card) == (entry.kind == "selector")
+    page = ROOT / "docs" / f"{entry.kind}s" / f"{entry.name}.md"
+    if page.exists():  # what the card says is not typed again
+        assert not re.search(r"^\| (paper|privacy) \||^\*\*Departures|^## Departures", page.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "pictures").rglob("*.svg")), ids=lambda p: p.stem)
+def test_pictures_are_for_light_and_dark_and_ask_nobody(picture):
+    text = picture.read_text(encoding="utf-8")
+    ET.fromstring(text)
+    assert "prefers-color-scheme" in text
+    assert not re.search(r"https?://(?!www\.w3\.org/)", text)
+
+
+STARTS = [p for p in PAGES if p.parent.name == "start" or p.name in ("clusters.md",)]
+
+
+@pytest.mark.parametrize("page", STARTS, ids=lambda p: p.stem)
+def test_python_of_the_first_pages_runs(page, tmp_path, monkeypatch):
+    code = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    if "torch" in "".join(code):
+        pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec("\n".join(code), {"__name__": "page"})
+    assert ("accuracy" in said.getvalue()) == bool(code)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "docs" in p.parts], ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_page_says_what_it_is_for_and_shows_something_to_type(page):
+    """Selectors and methods begin with their card, which has both."""
+    text = page.read_text(encoding="utf-8")
+    first = text.split("\n\n")[1].strip()
+    assert text.startswith("# ")
+    assert not first.startswith(("#", "|", "```", "- "))
+    if page.parent.name not in ("selectors", "methods"):
+        assert re.search(r"```|^    \S|`fedcohort [a-z]|`from fedcohort", text[:2500], re.MULTILINE)

@@ -1,7 +1,10 @@
-"""What the site needs beyond the pages in docs/: a front page, the API reference, and navigation by folder.
+"""The hook of the site: pages that are made from something else, and navigation by folder.
 
-The front page is README.md, and CONTRIBUTING.md and CHANGELOG.md become pages; links to files outside docs/ become
-plain text. The reference has one page per package of the front door, one entry per exported name, from its docstring.
+- README.md is the front page, CONTRIBUTING.md and CHANGELOG.md are pages; links to files outside docs/ become text.
+- Every selector and method of the registry has a page, which begins with its card (`entry_cards`).
+- Every script in examples/ has a page with its code and what it prints (`gallery`).
+- The reference has one page per package of the front door, one entry per exported name, from its docstring. A public
+  name without one ends the build (`public_names`).
 """
 
 from __future__ import annotations
@@ -12,49 +15,72 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).parent)]
+
+import entry_cards  # noqa: E402
+import gallery  # noqa: E402
+import public_names  # noqa: E402
+
+from fedcohort.registry.catalogue import ENTRIES  # noqa: E402
+
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+SOURCE = re.compile(r'<(?:img|source)[^>]*?(?:src|srcset)="docs/')
+OUTSIDE = re.compile(r"\]\(\.\./((?:\.\./)*)examples/(\w+)\.py\)")
+CARDS = {f"{entry.kind}s/{entry.name}.md": entry for entry in ENTRIES}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages of a folder where the navigation says {pages: "folder/*"}."""
+    """Put the pages of a folder where the navigation says {pages: "folder/*"}; nothing undocumented gets through."""
+    missing = public_names.undocumented()
+    if missing:
+        raise PluginError(f"public names without a docstring: {', '.join(missing)}")
     config.nav = [_with_pages(section) for section in config.nav or []]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from something else."""
-    for source, target in PAGES.items():
-        files.append(File.generated(config, target, content=_relinked((ROOT / source).read_text("utf-8"))))
-    for package, text in references().items():
-        files.append(File.generated(config, f"reference/{package}.md", content=text))
+    made = {target: _relinked((ROOT / source).read_text("utf-8")) for source, target in PAGES.items()}
+    made |= {f"reference/{package}.md": text for package, text in references().items()}
+    made |= gallery.pages()
+    for place, entry in CARDS.items():
+        if not (ROOT / "docs" / place).exists():
+            made[place] = entry_cards.generated_page(entry.kind, entry.name)
+    for place, text in made.items():
+        files.append(File.generated(config, place, content=text))
+    for place, path in gallery.attachments().items():
+        files.append(File.generated(config, place, abs_src_path=str(path)))
     return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """The card of a selector or method; links to scripts and to CONTRIBUTING.md lead to their pages."""
+    entry = CARDS.get(page.file.src_uri)
+    text = entry_cards.with_card(entry.kind, entry.name, markdown) if entry else markdown
+    for source, target in list(PAGES.items())[1:]:
+        text = text.replace(f"../{source})", f"{target})")
+    return OUTSIDE.sub(r"](\1examples/\2.md)", text)
 
 
 def references() -> dict[str, str]:
     """Package -> its page of the reference."""
-    sys.path.insert(0, str(ROOT / "src"))
-    from fedcohort.core.lazy import declared
-
     out: dict[str, str] = {}
     seen: dict[str, str] = {}  # what an earlier package exports, too, is described there
-    for package in packages():
-        names = sorted(declared(package).items(), key=lambda item: item[0].lower())
-        whole = {name: f"{home}.{name}" for name, home in names}
+    for package in public_names.packages():
+        whole = {name: f"{home}.{name}" for name, home in public_names.exported(package).items()}
         again = [f"[`{name}`][{path}]" for name, path in whole.items() if path in seen]
         entries = [f"::: {path}" for path in whole.values() if path not in seen]
         seen |= dict.fromkeys(whole.values(), package)
         also = [f"Described elsewhere: {', '.join(again)}."] if again else []
-        out[package] = "\n\n".join([f"# {package}", f"`from {package} import ...`", *also, *entries]) + "\n"
+        use = f"```python\nfrom {package} import {', '.join(list(whole)[:3])}\n```"
+        out[package] = "\n\n".join([f"# {package}", use, *also, *entries]) + "\n"
     return out
-
-
-def packages() -> list[str]:
-    """The packages of the front door, as docs/api.md heads its sections."""
-    return re.findall(r"^## (fedcohort[\w.]*)$", (ROOT / "docs" / "api.md").read_text("utf-8"), re.MULTILINE)
 
 
 def _with_pages(section: Any) -> Any:
@@ -66,15 +92,24 @@ def _with_pages(section: Any) -> Any:
     out: list[Any] = []
     for page in pages:
         folder = page.get("pages") if isinstance(page, dict) else None
-        out += _pages_of(folder.removesuffix("/*")) if folder else [page]
+        out += _pages_of(folder.removesuffix("/*")) if folder else [_with_pages(page)]
     return {title: out}
 
 
 def _pages_of(folder: str) -> list[Any]:
+    """Reference and examples in their own order; selectors and methods by family, the rest behind them."""
     if folder == "reference":
-        return [{package: f"reference/{package}.md"} for package in packages()]
-    found = sorted((ROOT / "docs" / folder).glob("*.md"))
-    return [{page.stem: f"{folder}/{page.name}"} for page in found if page.name != "README.md"]
+        return [{package: f"reference/{package}.md"} for package in public_names.packages()]
+    if folder == "examples":
+        return [{title: place} for place, title in gallery.titles().items()]
+    families: dict[str, list[Any]] = {}
+    for place, entry in CARDS.items():
+        if place.startswith(f"{folder}/"):
+            families.setdefault(entry.family.capitalize(), []).append({entry.name: place})
+    known = {f"{folder}/README.md", *CARDS}
+    rest = sorted(p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs" / folder).glob("*.md"))
+    others: list[Any] = [place for place in rest if place not in known]
+    return [*({family: pages} for family, pages in families.items()), *({"More": others} for _ in others[:1])]
 
 
 def _relinked(text: str) -> str:
@@ -88,4 +123,4 @@ def _relinked(text: str) -> str:
             return f"[{words}]({target.removeprefix('docs/')}{anchor})"
         return match[0] if "://" in target else words
 
-    return LINK.sub(there, text)
+    return SOURCE.sub(lambda match: match[0].removesuffix("docs/"), LINK.sub(there, text))

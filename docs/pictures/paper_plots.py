@@ -1,0 +1,165 @@
+"""Each reproduced table as a dot plot, ours beside the published number: docs/pictures/papers/STUDY.svg.
+
+From results/*-laptop.json alone. A dot is our mean, the line its range (from five seeds on the 95 % interval), the
+hollow diamond the published number. Absolute numbers differ by scale; what is compared are the orders within a column.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from svg_sheet import Sheet, ticks
+
+ROOT = Path(__file__).parents[2]
+TARGET = ROOT / "docs" / "pictures" / "papers"
+LINE, HEAD, FOOT, GAP = 18, 34, 34, 22
+LEFT, WIDTH, ACROSS = 210, 1000, 4
+Cell = Mapping[str, Any]
+
+
+def studies() -> dict[str, dict[str, Any]]:
+    """Study -> its result, those that have numbers."""
+    found = (json.loads(path.read_text("utf-8")) for path in sorted((ROOT / "results").glob("*-laptop.json")))
+    return {result["study"]: result for result in found}
+
+
+def file_of(study: str) -> Path:
+    """Where the picture of a study is."""
+    return TARGET / f"{study.replace(':', '-')}.svg"
+
+
+def draw(result: Mapping[str, Any]) -> Sheet:
+    """One study: a panel per column, a line per row."""
+    rows, columns = unique(result["cells"], "row"), unique(result["cells"], "column")
+    if len(rows) == 1 and len(columns) > 2:  # a curve: its columns become lines
+        return _draw(result, columns, [""], {(c["column"], ""): c for c in result["cells"]})
+    return _draw(result, rows, columns, {(c["row"], c["column"]): c for c in result["cells"]})
+
+
+def unique(cells: Sequence[Cell], key: str) -> list[str]:
+    """Rows or columns, in their order."""
+    return list(dict.fromkeys(str(cell[key]) for cell in cells))
+
+
+def _draw(result: Mapping[str, Any], rows: list[str], columns: list[str], at: Mapping[tuple[str, str], Cell]) -> Sheet:
+    across = min(ACROSS, len(columns))
+    lines = -(-len(columns) // across)
+    tall = HEAD + LINE * len(rows) + FOOT
+    sheet = Sheet(WIDTH, 52 + lines * tall, str(result["title"]))
+    sheet.text(12, 20, _cut(str(result["title"]), 118), size=14, bold=True)
+    _key(sheet, result)
+    wide = (WIDTH - LEFT - 16 - GAP * (across - 1)) / across
+    for number, column in enumerate(columns):
+        left = LEFT + (number % across) * (wide + GAP)
+        top = 52 + (number // across) * tall
+        if number % across == 0:
+            for i, row in enumerate(rows):
+                sheet.text(LEFT - 12, top + HEAD + LINE * i + 13, _cut(row, 34), anchor="end")
+        cells = [at.get((row, column)) for row in rows]
+        _panel(sheet, left, top, wide, column, cells)
+    return sheet
+
+
+def _key(sheet: Sheet, result: Mapping[str, Any]) -> None:
+    seeds = len(result["seeds"])
+    sheet.circle(18, 36, 4, "s0")
+    ours = f"ours, mean of {seeds} seeds and their spread" if seeds > 1 else "ours, one seed"
+    sheet.text(28, 40, ours, colour="pale")
+    if any(cell["published"] is not None for cell in result["cells"]):
+        sheet.path(_diamond(288, 36), "s1")
+        sheet.text(298, 40, "published", colour="pale")
+    else:
+        sheet.text(288, 40, "the paper prints a curve, no numbers", colour="pale")
+    words = f"scale {result['scale']}: compare orders within a panel, not levels"
+    sheet.text(988, 40, words, anchor="end", colour="pale")
+
+
+def _panel(sheet: Sheet, left: float, top: float, wide: float, column: str, cells: list[Cell | None]) -> None:
+    known = [cell for cell in cells if cell]
+    ours = [v for c in known for v in (c["mean"], c["low"], c["high"]) if v is not None]
+    published = [c["published"] for c in known if c["published"] is not None]
+    sheet.text(left, top + 22, _cut(column, int(wide / 6.4)), bold=True)
+    if not ours and not published:
+        return
+    axis = BrokenAxis(left, wide, *(spread for spread in (_spread(ours), _spread(published)) if spread))
+    bottom = top + HEAD + LINE * len(cells)
+    for x, words in axis.ticks():
+        sheet.line(x, top + HEAD - 4, x, bottom)
+        sheet.text(x, bottom + 14, words, anchor="middle", colour="pale", size=11)
+    for x in axis.breaks():
+        sheet.line(x, top + HEAD - 4, x, bottom, "pale", 1, "2 3")
+    for i, cell in enumerate(cells):
+        y = top + HEAD + LINE * i + 9
+        if cell is None:
+            continue
+        if cell["low"] is not None and cell["high"] is not None:
+            sheet.line(axis.at(cell["low"]), y, axis.at(cell["high"]), y, "s0", 2)
+        if cell["published"] is not None:
+            sheet.path(_diamond(axis.at(cell["published"]), y), "s1", fill="paper")
+        if cell["mean"] is not None:
+            sheet.circle(axis.at(cell["mean"]), y, 4, "s0")
+
+
+def _spread(values: list[float]) -> tuple[float, float] | None:
+    if not values:
+        return None
+    room = 0.12 * (max(values) - min(values)) or 0.05 * abs(max(values)) or 1.0
+    return min(values) - room, max(values) + room
+
+
+class BrokenAxis:
+    """One axis over one or two ranges in the same scale; what lies between two ranges far apart is left out."""
+
+    def __init__(self, left: float, wide: float, *ranges: tuple[float, float]) -> None:
+        first, *rest = sorted(ranges)
+        self.ranges = [first]
+        for low, high in rest:
+            before = self.ranges[-1]
+            if low - before[1] > 0.35 * (high - before[0]):
+                self.ranges.append((low, high))
+            else:
+                self.ranges[-1] = (before[0], max(before[1], high))
+        self.left, self.gap = left, 18.0
+        self.scale = (wide - self.gap * (len(self.ranges) - 1)) / sum(high - low for low, high in self.ranges)
+
+    def at(self, value: float) -> float:
+        """Where a value is."""
+        x = self.left
+        for low, high in self.ranges:
+            if value <= high or (low, high) == self.ranges[-1]:
+                return x + self.scale * (value - low)
+            x += self.scale * (high - low) + self.gap
+        return x
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """(place, words) of round numbers."""
+        span = sum(high - low for low, high in self.ranges)
+        out = []
+        for low, high in self.ranges:
+            most = max(1, int(self.scale * (high - low) / 48))
+            out += [(self.at(tick), f"{tick:g}") for tick in ticks(low, high, most) if span]
+        return out
+
+    def breaks(self) -> list[float]:
+        """Where the axis is interrupted."""
+        return [self.at(high) + self.gap / 2 for _, high in self.ranges[:-1]]
+
+
+def _diamond(x: float, y: float, size: float = 5) -> str:
+    return f"M{x - size:.1f} {y:.1f}l{size} -{size} {size} {size} -{size} {size}z"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def main() -> list[Path]:
+    """All studies."""
+    out = []
+    for study, result in studies().items():
+        draw(result).save(file_of(study))
+        out.append(file_of(study))
+    return out
