@@ -39,7 +39,7 @@ def test_usual_column_names_other_separators_and_padded_ids(tmp_path, separator)
     [
         (TABLE, {}, "none of them is named as the labels; give target='COLUMN'"),
         (TABLE, {"target": "il"}, "did you mean ill"),
-        (TABLE, {"target": "ill", "client": "city"}, "column (as client) 'city'"),
+        (TABLE, {"target": "ill", "client": "city"}, "client='city': there is no such column"),
         (TABLE, {"target": "ill"}, "column 'site': a feature is a number, and this holds north, south"),
         (TABLE, {"target": "ill", "drop": ["cite"]}, "did you mean site"),
         (TABLE.replace("27.1", ""), {"target": "ill", "client": "site"}, "column 'bmi': 1 cells are empty, the first"),

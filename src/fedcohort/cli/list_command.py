@@ -14,10 +14,18 @@ from rich.table import Table
 
 from fedcohort.cli.parameter_table import parameter_rows, prose, task_rows, world_rows
 from fedcohort.cli.progress import plain
+from fedcohort.core.spec_string import file_of
 from fedcohort.errors import FedcohortError, RunWarning, UnknownName
 from fedcohort.registry import lookup as registry
 from fedcohort.signals import PRIVACY_LEVELS, SIGNALS, privacy
 
+_COLUMNS = {  # options of a table of one's own
+    "target": "column of the labels",
+    "client": "column of the owners",
+    "drop": "columns to leave out",
+    "features": "columns to use; all others where none is named",
+    "standardise": "features get mean 0 and deviation 1",
+}
 WHAT = ("selectors", "methods", "worlds", "tasks", "signals", "runs")
 
 
@@ -36,10 +44,14 @@ def show_command(
 
     NAME is a selector, method, world, task or signal. `fedcohort show config` explains every key of a run.
     """
-    base = name.partition("(")[0].replace("_", "-")
+    base = name.partition("(")[0].replace("_", "-").lower()
     console = Console(highlight=False, soft_wrap=True)
     if name == "config":
         return _show_config()
+    if file_of(name):
+        return _show_task(console, name)
+    if ":" in base:
+        return _show_own(console, name)
     for kind in ("selector", "method"):
         if base in registry.entries(kind):
             return _show_class(console, kind, base)
@@ -53,8 +65,26 @@ def show_command(
         return console.print(
             f"{s.name}: {s.about}\nunit {s.unit}, side {s.side}, {size}, privacy {PRIVACY_LEVELS[s.privacy]}"
         )
-    known = [n for kind in registry.KINDS for n in registry.names(kind)] + list(SIGNALS)
-    raise UnknownName.among("entry", name, known)
+    found = UnknownName.among("entry", base, [n for kind in registry.KINDS for n in registry.names(kind)] + [*SIGNALS])
+    near = found.remedy.startswith("did you mean")
+    remedy = found.remedy if near else "see `fedcohort list`, or name your own as module:NAME"
+    raise UnknownName(f"entry {name!r}", found.rule, remedy)
+
+
+def _show_own(console: Console, name: str) -> None:
+    """Something of one's own: what it says about itself, and its parameters."""
+    base = registry.parse(name)[0]
+    made = registry.load("object", base)
+    cls = made if callable(made) else type(made)
+    kind = "selector" if hasattr(made, "select") else "method" if hasattr(made, "aggregate") else "function or object"
+    console.print(f"[bold]{plain(base)}[/] ({kind} of your own, {plain(inspect.getsourcefile(cls) or '')})\n")
+    console.print(
+        plain((inspect.cleandoc(cls.__doc__ or "") or "It has no docstring.").partition("\nArgs:\n")[0].strip()) + "\n"
+    )
+    if kind == "selector" and isinstance(made, type):
+        needs = _needs(made)
+        console.print(f"[bold]Signals[/]: {', '.join(sorted(needs)) or 'none'}")
+    _print_parameters(console, made)
 
 
 def _show_config() -> None:
@@ -81,14 +111,22 @@ def _show_task(console: Console, name: str) -> None:
     spec = registry.make_task_spec(name)
     base = name.partition("(")[0]
     console.print(f"[bold]{plain(spec.name)}[/] (task): {plain(getattr(spec, 'about', ''))}\n")
+    if file_of(name):
+        from fedcohort.tasks.own_task import TABLE
+        from fedcohort.tasks.own_task import options as file_options
+
+        given = registry.parse(name)[1]
+        columns = [(k, repr(given.get(k, v)), "", _COLUMNS[k]) for k, v in TABLE.items() if k in file_options(base)]
+        rest = [option for option in file_options(base) if option not in TABLE]
+        return _print_rows(("name", "value", "range", "meaning"), [*columns, *task_rows(spec, rest)])
     if base not in names():
         console.print(plain(_plain(spec)))
-        return
+        return None
     for part in ("dataset", "model"):
         if hasattr(spec, part):
             console.print(f"[bold]{part}[/]: {plain(str(getattr(spec, part)))}")
     console.print(f"\n[bold]Parameters[/], e.g. '{base}(lr=0.1)':")
-    _print_rows(("name", "value", "range", "meaning"), task_rows(spec, options(base)))
+    return _print_rows(("name", "value", "range", "meaning"), task_rows(spec, options(base)))
 
 
 def _print_rows(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
@@ -115,7 +153,11 @@ def _show_class(console: Console, kind: str, name: str) -> None:
             f"[bold]Signals[/]: {', '.join(sorted(needs)) or 'none'} (privacy {PRIVACY_LEVELS[privacy(needs)]})"
         )
         console.print(f"[bold]Cost per round[/]: {found.cost}")
-    rows = parameter_rows(made)
+    _print_parameters(console, made)
+
+
+def _print_parameters(console: Console, made: Any) -> None:
+    rows = parameter_rows(made) if callable(made) else []
     console.print("[bold]Parameters[/]:" if rows else "[bold]Parameters[/]: none")
     if rows:
         columns = ("name", "default", "range", "symbol", "meaning")

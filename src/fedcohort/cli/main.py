@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedcohort import __version__
 from fedcohort.cli.command_table import CommandGroup
+from fedcohort.cli.own_code import own_mistake
 from fedcohort.cli.progress import INTERRUPTED, plain, tell_warning, told
 from fedcohort.errors import FedcohortError
 
@@ -58,6 +59,11 @@ def main() -> None:
         _refuse(f"{error.filename or 'the system'}: {(error.strerror or str(error)).lower()}; {remedy}.")
     except MemoryError as error:
         _refuse(f"memory: {str(error).rstrip('.') or 'there is not enough of it'}; ask for less at once.")
+    except Exception as error:
+        said = own_mistake(error)
+        if said is None:
+            raise
+        _refuse(said)
     else:
         if code == INTERRUPTED:
             Console(stderr=True).print("stopped")

@@ -27,7 +27,8 @@ def data_text(given: str, target: str = "", client: str = "", **more: Any) -> st
             raise DataError(f"--data {given}", "there is no such file", wanted)
         if ending not in FILES:
             rule = "its ending does not say what it is"
-            raise DataError(f"--data {given}", rule, f"name it as {', '.join(f'{kind}:FILE' for kind in FILES)}")
+            remedy = f"name it as {' or '.join(f'{kind}:{given}' for kind in FILES)}, whichever it is"
+            raise DataError(f"--data {given}", rule, remedy)
         text = f"{ending}:{given}"
     name, arguments = parse(text)
     columns = {k: v for k, v in (("target", target), ("client", client)) if v}

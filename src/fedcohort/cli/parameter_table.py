@@ -30,15 +30,15 @@ class ParameterRow:
     meaning: str
 
 
-def parameter_rows(made: type[Any]) -> list[ParameterRow]:
-    """Every keyword of the constructor.
+def parameter_rows(made: Any) -> list[ParameterRow]:
+    """Every keyword of a constructor, or of a function that makes something.
 
     >>> from fedcohort.selectors import Oort
     >>> row = parameter_rows(Oort)[1]
     >>> row.name, row.default, row.range, row.symbol, row.meaning
     ('explore', '0.9', 'between 0 and 1', 'eps', 'share of the cohort for never-tried clients, at first.')
     """
-    known, told = declared(made.__init__), described(made)
+    known, told = declared(made.__init__ if isinstance(made, type) else made), described(made)
     out = []
     for name, parameter in parameters(made).items():
         default = "" if parameter.default is parameter.empty else repr(parameter.default)
@@ -51,10 +51,10 @@ def parameter_rows(made: type[Any]) -> list[ParameterRow]:
     return out
 
 
-def described(made: type[Any]) -> dict[str, str]:
+def described(made: Any) -> dict[str, str]:
     """Parameter -> what the docstrings of the class and of those it extends say about it."""
     out: dict[str, str] = {}
-    for each in reversed(made.__mro__):
+    for each in reversed(made.__mro__ if isinstance(made, type) else (made,)):
         text = inspect.cleandoc(each.__doc__ or "")
         _, there, section = text.partition("\nArgs:\n")
         found: list[list[str]] = []

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from fedcohort.skew import SkewReport
 
 WORLD, TASK = "fedacs-uniform-v1", "digits-mlp"
+WIDE = 400  # characters of a table at most
 CLASSES, MATRIX = 8, 10  # so many classes, and clients, are shown one by one
 
 
 def skew(
     world: Annotated[
         str | None,
-        typer.Option(help="World whose clients are ranked.", show_default=f"{WORLD}; with --data its owners"),
+        typer.Option(help="World whose clients are ranked.", show_default=f"the owners of the data, else {WORLD}"),
     ] = None,
     task: Annotated[
         str | None, typer.Option(help="Task whose model is used to measure them.", show_default=TASK)
@@ -55,7 +56,7 @@ def skew(
     if png is not None:
         picture_file(png)
     given: str | Dataset = own_data(data, target, client) if data is not None else task or TASK
-    place = world if world is not None or data is not None else WORLD
+    place = world if world is not None or data is not None else _place(task or TASK)
     how: dict[str, Any] = {"rounds": rounds, "per_round": per_round, "share": share, "train": train, "seed": seed}
     report = rank_clients(given, place, delta=1 - confidence, **how)
     _show(report, rows, own=data is not None or bool(report.names))
@@ -67,6 +68,13 @@ def skew(
 
         draw_skew(report, png)
         typer.echo(f"picture: {png.resolve()}")
+
+
+def _place(task: str) -> str | None:
+    """The world where none is named: none at all for data that name their owners."""
+    from fedcohort.experiment.texts import OWNERS, default_world
+
+    return None if default_world(task) == OWNERS else WORLD
 
 
 def _check(data: str | None, task: str | None, confidence: float, rows: int, out: Path | None) -> None:
@@ -84,11 +92,12 @@ def _check(data: str | None, task: str | None, confidence: float, rows: int, out
 
 def _show(report: SkewReport, rows: int, own: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    console.print(_table(report, rows))
+    wide = Console(highlight=False, width=max(console.width, WIDE))  # names are never cut; a narrow screen wraps lines
+    wide.print(_table(report, rows))
     if own:
-        console.print(_mixes(report, rows))
+        wide.print(_mixes(report, rows))
         if report.population <= MATRIX:
-            console.print(_distances(report))
+            wide.print(_distances(report))
     console.print(report.statement(), markup=False)
     if report.truth is not None and np.ptp(report.truth) > 0:
         from fedcohort.core.stats import spearman
@@ -100,7 +109,7 @@ def _show(report: SkewReport, rows: int, own: bool) -> None:
 def _table(report: SkewReport, rows: int) -> Table:
     table = Table(title=f"{report.task} in {report.world}", title_justify="left", box=None, pad_edge=False)
     for name in ("rank", "client", "samples", "Q", "duels won", "compared", "confidence", "side"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     cells = report.columns()
     for i in _shown(report, rows):
         table.add_row(*(["..."] * 8 if i < 0 else _row({k: v[i] for k, v in cells.items()}, report)))
@@ -121,7 +130,7 @@ def _mixes(report: SkewReport, rows: int) -> Table:
     wide = len(labels) <= CLASSES
     table = Table(title="mix of classes", title_justify="left", box=None, pad_edge=False)
     for name in ("client", "samples", "JS bits", *(labels if wide else ["largest classes"])):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     order = report.columns()["client"]
     mix = report.counts / np.maximum(report.counts.sum(axis=1), 1)[:, None]
     for i in _shown(report, rows):
@@ -144,7 +153,7 @@ def _distances(report: SkewReport) -> Table:
     table = Table(title="distance of two mixes, JS bits", title_justify="left", box=None, pad_edge=False)
     names = [report.name(c) for c in range(report.population)]
     for name in ("", *names):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for name, row in zip(names, found, strict=True):
         table.add_row(name, *(f"{bits:.3f}" for bits in row))
     return table

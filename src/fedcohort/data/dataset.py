@@ -32,7 +32,7 @@ from fedcohort.data.array_checks import (
     samples_of,
     whole_numbers,
 )
-from fedcohort.data.formats import AGAIN, refused, unfit
+from fedcohort.data.formats import AGAIN, OFFICIAL, OWN, refused, unfit
 from fedcohort.data.known import KNOWN, FoundFiles, digits, find, missing, read_layouts
 from fedcohort.errors import DataError, FedcohortError, UnknownName, checked
 from fedcohort.types import Array, Arrays, Index
@@ -280,7 +280,15 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
 
 def check_file(name: str, path: Path) -> Dataset:
     """Read an .npz as the dataset of this name, whatever the file is called, with every check that `load` makes."""
-    return _assemble(name, read_layouts(path, KNOWN.get(name)), path)
+    if name in KNOWN:
+        return _assemble(name, read_layouts(path, KNOWN[name]), path)
+    try:
+        return _assemble(name, read_layouts(path, None), path)
+    except DataError as error:
+        if error.remedy != OFFICIAL:
+            raise
+        better = "give one class per sample: y.argmax(axis=1) of one-hot labels" if "'y" in error.rule else OWN
+        raise DataError(error.value, error.rule, better) from None
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from fedcohort.types import Array, Arrays
 
 HEADER_LIMIT = 10_000  # bytes of text in an .npy header; an honest one has about 120
 AGAIN = "get it again, or write it again"
+OFFICIAL = "use a file from the official source"
 OWN = "save it again with np.savez(FILE, x=..., y=..., client=...)"
 BOMB_SIZE, BOMB_RATIO = 256 << 20, 200  # no real measurement of this size compresses this well
 LEAF_LIMIT = 2 << 30  # bytes of one LEAF json file
@@ -63,7 +64,7 @@ def damaged(path: Path, why: str) -> DataError:
 
 def refused(path: Path, why: str) -> DataError:
     """The error for a file that is whole but not of the form it should have."""
-    return DataError(str(path), f"the file is refused ({why})", "use a file from the official source")
+    return DataError(str(path), f"the file is refused ({why})", OFFICIAL)
 
 
 def unfit(path: Path, why: str) -> DataError:
@@ -155,7 +156,7 @@ def _read_npy(stream: IO[bytes], path: Path, name: str, limits: ReadLimits, file
     except ValueError as error:
         raise damaged(path, f"the header of {name!r} cannot be read: {str(error).splitlines()[0]}") from None
     if dtype.hasobject or dtype.kind not in PLAIN_KINDS + "U":
-        raise refused(path, f"{name!r} holds {dtype}, and only plain numbers are read")
+        raise _not_plain(path, name, dtype)
     if any(n < 0 for n in shape):
         raise damaged(path, f"{name!r} declares shape {shape}")
     limits.check(path, repr(name), shape, dtype.itemsize)
@@ -166,6 +167,15 @@ def _read_npy(stream: IO[bytes], path: Path, name: str, limits: ReadLimits, file
     if stream.read(1):
         raise damaged(path, f"{name!r} is longer than it declares")
     return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+
+
+def _not_plain(path: Path, name: str, dtype: np.dtype[Any]) -> DataError:
+    """Objects are pickles, and never read; what was meant are mostly words, from a column of a data frame."""
+    what = "Python objects" if dtype.hasobject else str(dtype)
+    remedy = f"save it again with {name}={name}.astype(str) if these are words, {name}.astype(float) if numbers"
+    return DataError(
+        str(path), f"the file is refused ({name!r} holds {what}, and only plain numbers and words are read)", remedy
+    )
 
 
 def read_idx(path: Path, limits: ReadLimits) -> NDArray[np.uint8]:

@@ -6,6 +6,7 @@ One column holds the labels, one may hold the owners, and every other one is a f
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,11 @@ TARGETS = ("target", "label", "class", "y")  # the usual names, in any case
 CLIENTS = ("client", "owner", "client_id")
 MANY = 100  # labels; where there are more, and most occur once, the column is a number to be predicted
 Columns = dict[str, Array]
+_NOT_TEXT = {  # how files begin that are taken for CSV: what they are, and what to do
+    b"PK\x03\x04": ("a zip file (.npz, or a spreadsheet)", "name it as npz:{}, or save the sheet as CSV"),
+    b"PAR1": ("a parquet file", "name it as parquet:{}"),
+    b"\x1f\x8b": ("a gzip file", "unpack it first, with gunzip"),
+}
 
 
 @contextmanager
@@ -67,16 +73,7 @@ def table_arrays(
 
 def read_csv(path: Path) -> Columns:
     """The columns of a CSV file with a header line: separated by commas, semicolons or tabs."""
-    try:
-        with reading(path), path.open(newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
-            file.seek(0)
-            rows = list(csv.reader(file, delimiter=max(",;\t", key=first.count)))
-    except UnicodeDecodeError:
-        raise DataError(str(path), "this is not a text file in UTF-8", "save it as CSV in UTF-8") from None
-    except csv.Error as error:
-        raise DataError(str(path), f"this is not CSV ({error})", "save it as CSV again") from None
-    rows = [row for row in rows if row]
+    rows = [row for row in _csv_rows(path) if row]
     rule(len(rows) > 1, str(path), "it has no rows below its header line", "give one row per sample")
     header, body = [c.strip() for c in rows[0]], rows[1:]
     twice = [c for c in header if header.count(c) > 1]
@@ -87,6 +84,24 @@ def read_csv(path: Path) -> Columns:
         value = f"{path}, line {at + 2} with {len(row)} cells"
         rule(len(row) == len(header), value, f"the header has {len(header)}", "repair the line")
     return {c: _typed(np.array([row[at].strip() for row in body])) for at, c in enumerate(header)}
+
+
+def _csv_rows(path: Path) -> list[list[str]]:
+    with reading(path):
+        data = path.read_bytes()
+    for start, (what, remedy) in _NOT_TEXT.items():
+        rule(not data.startswith(start), str(path), f"this is {what}, not a table of text", remedy.format(path))
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        said = f"line {line} holds a letter that is not UTF-8"
+        raise DataError(str(path), said, "save it as CSV in UTF-8 (in a spreadsheet: CSV UTF-8)") from None
+    try:
+        delimiter = max(",;\t", key=text.partition("\n")[0].count)
+        return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+    except csv.Error as error:
+        raise DataError(str(path), f"this is not CSV ({error})", "save it as CSV again") from None
 
 
 def read_parquet(path: Path) -> Columns:
@@ -125,9 +140,11 @@ def _columns(frame: Any) -> Columns:
 def named_column(what: str, given: str, columns: Collection[str], usual: tuple[str, ...]) -> str:
     """The column of this name; without one, the only column with a usual name, if there is one."""
     if given:
-        if given not in columns:
-            raise UnknownName.among(f"column (as {what})", given, columns)
-        return given
+        alike = [c for c in columns if c.lower() == given.lower()]
+        if given not in columns and len(alike) != 1:
+            near = UnknownName.among("column", given, columns)
+            raise DataError(f"{what}={given!r}", "there is no such column", near.remedy)
+        return given if given in columns else alike[0]
     found = [c for c in columns if c.lower() in usual]
     several = f"columns {', '.join(found)}"
     rule(len(found) < 2, several, f"each of them could be the {what}", f"say which: {what}={(found or [''])[0]!r}")
@@ -142,10 +159,11 @@ def _no_target(columns: Mapping[str, Any]) -> str:
 def _feature(name: str, column: Array) -> NDArray[np.float64]:
     _check_missing(name, column)
     if column.dtype.kind not in "biuf":
-        some = ", ".join(map(str, dict.fromkeys(column[:50].tolist()).keys()))[:60]
-        remedy = (
-            f"encode it as numbers, leave it out with drop=[{name!r}], or say client={name!r} if it names the owners"
-        )
+        kinds = list(dict.fromkeys(str(v)[:20] for v in column[:50].tolist()))
+        some = ", ".join(kinds[:3]) + (", ..." if len(kinds) > 3 else "")
+        remedy = f"encode it as numbers, leave it out with drop=[{name!r}], or say client={name!r} if it names owners"
+        if all(_is_number(k.replace(",", ".", 1)) for k in kinds):
+            remedy = "write decimals with a point"
         raise DataError(f"column {name!r}", f"a feature is a number, and this holds {some}", remedy)
     finite = bool(np.isfinite(column).all())
     rule(finite, f"column {name!r}", "it holds an infinite number", "replace it, or leave the row out")

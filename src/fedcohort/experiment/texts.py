@@ -10,13 +10,15 @@ Two texts that mean the same run have the same resolved form; that is what a run
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fedcohort.core.spec_string import file_of
-from fedcohort.errors import BadParameter, FedcohortError, UnknownName
+from fedcohort.errors import BadParameter, DataError, FedcohortError, UnknownName
 from fedcohort.registry import lookup as registry
 from fedcohort.registry.own_objects import GIVEN, check_arguments, source_digest
 from fedcohort.tasks import catalogue as tasks
@@ -25,7 +27,7 @@ from fedcohort.worlds import catalogue as worlds
 
 KINDS = registry.KINDS
 # Parameters that came later count only where they are used, so that old digests hold.
-LATER: dict[str, Any] = {"augment": "none", "norm": None, "per_second": True}
+LATER: dict[str, Any] = {"augment": "none", "norm": None, "per_second": True, "adaptive": False, "insight": "step"}
 WORLD, OWNERS = "mixed-v1", "owners-v1"  # the world where none is named: without and with owners in the data
 _OWNED = ("femnist", "har", "mobifall")
 _FILES = (".toml", ".json")
@@ -99,7 +101,7 @@ def resolved(kind: str, text: str) -> Any:
         return {"name": text}
     if kind == "world":
         spec = registry.make_world_spec(text).to_dict()
-        return _plain({k: v for k, v in spec.items() if k not in ("name", "about")})
+        return _plain({k: _by_content(k, v) for k, v in spec.items() if k not in ("name", "about")})
     name, given = registry.parse(canonical(kind, text))
     full = {**defaults(kind, name), **given}
     used = (k for k in sorted(full) if k not in LATER or full[k] != LATER[k])
@@ -109,12 +111,25 @@ def resolved(kind: str, text: str) -> Any:
     return {"name": name, **plain, **({"source": source_digest(name)} if ":" in name else {})}
 
 
+def _by_content(section: str, value: Any) -> Any:
+    """A section that reads a file, by what is in it: changed seconds or another trace are another run."""
+    if not (isinstance(value, Mapping) and value.get("path")):
+        return value
+    try:
+        content = Path(str(value["path"])).expanduser().read_bytes()
+    except OSError:
+        raise DataError(f"{section} file {value['path']!r}", "it cannot be read", "check the path") from None
+    return {**value, "path": f"sha256:{hashlib.sha256(content).hexdigest()}"}
+
+
 def defaults(kind: str, name: str) -> dict[str, Any]:
     """Parameters of a selector, method or task with their defaults (`inspect.Parameter.empty`: it has none)."""
     if file_of(name) and kind == "task":
         return own_task.options(name)
     if kind != "task" or _own(kind, name):
         return {n: p.default for n, p in registry.parameters(registry.load(kind, name)).items()}
+    if name not in tasks.names():
+        raise registry.unknown("task", name, registry.names("task"))
     spec: Any = tasks.get(name)
     own = {} if name == "quadratic" else tasks.ENTRIES[name].options
     found = {}

@@ -11,9 +11,10 @@ Arguments are Python literals, read without evaluating anything. Unknown names a
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,17 @@ def entry(kind: str, name: str) -> CatalogueEntry:
     try:
         return entries(kind)[name.lower().replace("_", "-")]
     except KeyError:
-        raise UnknownName.among(kind, name, entries(kind)) from None
+        raise unknown(kind, name, entries(kind)) from None
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
+    """The error for a name that there is not; one that is like no other may be meant as one's own."""
+    names = list(known)
+    found = UnknownName.among(kind, name, names)
+    if difflib.get_close_matches(name, names, n=1, cutoff=0.7):
+        return found
+    near = found.remedy if found.remedy.startswith("did you mean") else f"see `fedcohort list {kind}s`"
+    return UnknownName(found.value, found.rule, f"{near}, or name your own as module:NAME")
 
 
 def load(kind: str, name: str) -> Any:
@@ -103,6 +114,9 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 
     Names of the catalogue are not case-sensitive.
     """
+    other = own_objects.meant(text)
+    if other is not None:
+        raise other
     try:
         name, arguments = spec_string.parse(text)
     except spec_string.SpecStringError as error:
@@ -145,6 +159,8 @@ def make_world_spec(text: str) -> WorldSpec:
     name, arguments = parse(text)
     if ":" in name or (name in entries("world") and name not in catalogue.WORLDS):
         return own_objects.remember(text, own_objects.as_world(text, load("world", name), arguments))
+    if name not in catalogue.WORLDS:
+        raise unknown("world", name, names("world"))
     return own_objects.remember(text, catalogue.get(name, **arguments))
 
 
@@ -163,6 +179,8 @@ def make_task_spec(text: str) -> TaskSpec:
         return own_objects.remember(text, from_file(name, arguments))
     if ":" in name or (name in entries("task") and name not in catalogue.names()):
         return own_objects.remember(text, own_objects.as_task(text, load("task", name), arguments))
+    if name not in catalogue.names():
+        raise unknown("task", name, names("task"))
     return own_objects.remember(text, catalogue.get(name, **arguments))
 
 

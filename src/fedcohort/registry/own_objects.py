@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import importlib
 import inspect
+import re
 import sys
 import traceback
 import weakref
@@ -27,6 +28,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 GIVEN = "given:"  # the text of an object that nothing can make again
+_CALLS = {  # what is called, and with which arguments
+    "selector": {
+        "select": ("rnd", "rng"),
+        "observe": ("result",),
+        "state_dict": (),
+        "load_state_dict": ("arrays",),
+    },
+    "method": {
+        "prepare": ("plan", "model", "clients"),
+        "aggregate": ("model", "updates", "context"),
+        "state_dict": (),
+        "load_state_dict": ("arrays",),
+    },
+}
 _MADE: dict[int, tuple[Any, str]] = {}  # id -> (weak reference, text)
 
 
@@ -34,6 +49,32 @@ def names_module(text: str) -> bool:
     """Whether making this would import a module of somebody's choice."""
     head = text.partition("(")[0]
     return ":" in head and not spec_string.file_of(text) and not text.startswith(GIVEN)
+
+
+def meant(text: str) -> ConfigError | None:
+    """What is said of a text that looks like a file or a module of one's own, written in another form than it must."""
+    head, bracket, rest = text.strip().partition("(")
+    tail = f"{bracket}{rest}"
+    file = re.fullmatch(rf".+\.({'|'.join(spec_string.FILES)})", head, re.IGNORECASE)
+    if file and ":" not in head:
+        kind = file.group(1).lower()
+        inside = tail or ("(target=COLUMN, client=COLUMN)" if kind != "npz" else "")
+        return ConfigError(repr(text), "a file of your own is named with its kind", f"write {kind}:{head}{inside}")
+    script = re.fullmatch(r"(?:\./)?([\w./]+)\.py(?::(\w+))?", head)
+    if script:
+        module = script.group(1).replace("/", ".")
+        better = f"{module}:{script.group(2) or 'NAME'}{tail}"
+        return ConfigError(repr(text), "a module is named without .py and with dots", f"write {better}")
+    if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", head):
+        better = f"{':'.join(head.rsplit('.', 1))}{tail}"
+        return ConfigError(repr(text), "what is your own is named as module:NAME", f"write {better}")
+    if re.fullmatch(r"\w+:", head) and head[:-1] not in spec_string.FILES:
+        return ConfigError(repr(text), "there is no name behind the colon", f"write {head}NAME, e.g. {head}MySelector")
+    if head[:-1] in spec_string.FILES:
+        return ConfigError(
+            repr(text), "there is no file behind the colon", f"write {head}FILE, e.g. {head}mine.{head[:-1]}"
+        )
+    return None
 
 
 def imported(kind: str, name: str) -> Any:
@@ -86,13 +127,17 @@ def check_arguments(name: str, made: Any, arguments: dict[str, Any]) -> None:
             raise UnknownName.among(f"parameter of {name}", key, known)
 
 
-def call(name: str, made: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def call(name: str, made: Any, arguments: dict[str, Any]) -> Any:
     """Make it; what the constructor raises becomes one sentence."""
     try:
         return made(**arguments)
     except FedcohortError:
         raise
     except (TypeError, ValueError) as error:
+        if ":" in name and not callable(made):
+            what = type(made).__name__
+            remedy = "name a class or a function" if what == "module" else f"name its class, {what}"
+            raise BadParameter(name, f"this is a {what} object, not a class", remedy) from None
         if ":" in name:
             raise _failed(name, error) from None
         given = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
@@ -128,11 +173,22 @@ def checked_method(text: str, made: Any) -> Method:
 
 
 def _checked(kind: str, text: str, made: Any, promise: Any, remedy: str) -> Any:
+    """Everything that is promised is there, and can be called as it will be."""
     if not isinstance(made, promise) or isinstance(made, type):
         members = sorted(n for n in dir(promise) if not n.startswith("_"))
         lacking = [n for n in members if not hasattr(made, n)]
         rule = f"it makes a {type(made).__name__}, which is not a {kind}"
         raise BadParameter(f"{text}", rule + (f": it lacks {', '.join(lacking)}" if lacking else ""), remedy)
+    for name, arguments in _CALLS[kind].items():
+        try:
+            inspect.signature(getattr(made, name)).bind(*arguments)
+        except TypeError:
+            own = inspect.signature(getattr(made, name))
+            rule = f"its {name} is written {name}(self{', ' if own.parameters else ''}{str(own)[1:-1]})"
+            better = f"write def {name}({', '.join(('self', *arguments))})"
+            raise BadParameter(f"{text}", rule, better) from None
+        except ValueError:  # a builtin without a signature
+            continue
     return made
 
 
@@ -147,7 +203,10 @@ def as_task(text: str, found: Any, arguments: dict[str, Any]) -> TaskSpec:
     if isinstance(made, Dataset):
         return task_on(made)
     fits = all(callable(getattr(made, part, None)) for part in ("labels", "owners", "bind"))
-    remedy = "return fedcohort.task_from(...), a ClassificationSpec or a Dataset"
+    remedy = "return fedcohort.task_from(...), a TorchTask, a ClassificationSpec or a Dataset"
+    if callable(getattr(made, "state_dict", None)):  # a torch module
+        factory = text.partition("(")[0].partition(":")[2]
+        remedy = f"return fedcohort.TorchTask({factory}, (x, y)) from another function, and name that"
     if not fits or isinstance(made, type):
         raise BadParameter(f"{text}", f"it makes a {type(made).__name__}, which is not a task", remedy)
     task: TaskSpec = made

@@ -6,6 +6,7 @@ npz:sites.npz(lr=0.05)                                  arrays x, y and client
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import math
 from functools import lru_cache
@@ -29,6 +30,8 @@ LOCAL = Plan(lr=0.1, epochs=2)  # the local training where nothing else is said
 def task_on(data: Dataset, *, hidden: int | tuple[int, ...] = HIDDEN, **more: Any) -> ClassificationSpec:
     """A task on a dataset: a perceptron on the flattened inputs; `more` are options of local training and of cuts."""
     check(isinstance(data, Dataset), f"data of type {type(data).__name__}", "this is not a Dataset", FROM_ARRAYS)
+    one = f"data {data.name!r} with {data.classes} class" + (f" ({data.class_names[0]})" if data.class_names else "")
+    check(data.classes > 1, one, "there is nothing to tell apart", "check which column or array holds the labels")
     widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
     for width in widths:
         whole = isinstance(width, int) and width >= 1
@@ -57,10 +60,23 @@ def read_file(name: str, columns: dict[str, Any]) -> Dataset:
     """The dataset in a file: "csv:FILE", "npz:FILE", "parquet:FILE", or a path with one of these endings."""
     kind, path = file_of(name), file_path(name)
     if not path.is_file():
-        raise DataError(f"{path}", "there is no such file", "check the path; it is looked up from where you are")
+        raise _no_file(path)
     if kind == "npz":
         return check_file(path.stem, path)
     return (Dataset.from_csv if kind == "csv" else Dataset.from_parquet)(path, **columns)
+
+
+def _no_file(path: Path) -> DataError:
+    """The error for a file that is not there, with the nearest one that is."""
+    bare = Path(str(path).partition("(")[0])
+    remedy = "check the path; it is looked up from where you are"
+    if bare != path and bare.is_file():
+        remedy = f"a bracket behind {bare} is not closed, or a value in it is not one word, number or 'text'"
+    elif path.parent.is_dir():
+        there = [p.name for p in path.parent.iterdir() if p.suffix in (".csv", ".npz", ".parquet")]
+        near = difflib.get_close_matches(path.name, there, n=2, cutoff=0.6)
+        remedy = f"did you mean {' or '.join(str(path.with_name(n)) for n in near)}" if near else remedy
+    return DataError(f"{path}", "there is no such file", remedy)
 
 
 def file_path(name: str) -> Path:
@@ -79,7 +95,7 @@ def content_digest(name: str) -> str:
     """sha256 of the file: the same data in another place are the same run, changed data are another one."""
     path = file_path(name)
     if not path.is_file():
-        raise DataError(f"{path}", "there is no such file", "check the path; it is looked up from where you are")
+        raise _no_file(path)
     about = path.stat()
     return _digest(path, about.st_mtime_ns, about.st_size)
 

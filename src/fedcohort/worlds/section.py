@@ -6,12 +6,15 @@ A section is a dataclass whose fields are numbers, words, flags or tuples of num
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from fedcohort.core import spec_string
 from fedcohort.core.constraints import Declared, Entries, declared
 from fedcohort.errors import BadParameter, UnknownName, check_fields
 
@@ -57,6 +60,29 @@ def from_dict(what: str, known: Mapping[str, type[S]], data: Mapping[str, Any]) 
         if key != "kind" and key not in names:
             raise UnknownName.among(f"parameter of {what} {kind!r}", str(key), names)
     return known[kind](**{k: v for k, v in data.items() if k != "kind"})
+
+
+def from_text(what: str, known: Mapping[str, type[S]], text: str) -> S:
+    """The section described by a kind, with its parameters in brackets where it has some; words need no quotes.
+
+    A kind that reads a file takes its name alone: "given(fleet.csv)".
+    """
+    kind, bracket, inside = (part.strip() for part in text.partition("("))
+    filed = [k for k, cls in known.items() if any(f.name == "path" for f in fields(cls))]
+    if not bracket:
+        if kind not in known and filed and Path(kind).suffix:
+            raise UnknownName(f"{what} {text!r}", f"there is no {what} of this name", f"write {filed[0]}({text})")
+        return from_dict(what, known, {"kind": kind})
+    inside = inside.removesuffix(")").strip()
+    if kind in filed and "=" not in inside:
+        return from_dict(what, known, {"kind": kind, "path": inside.strip("'\"")})
+    bare = re.sub(r"""\bpath\s*=\s*([^'",\s][^,]*)""", lambda m: f"path={m[1].strip()!r}", inside)
+    try:
+        found = spec_string.parse(f"{kind}({bare})")[1]
+    except spec_string.SpecStringError:
+        rule = "it must have the form kind(key=value, ...)"
+        raise BadParameter(f"{what} = {text!r}", rule, f"write e.g. {next(iter(known))}") from None
+    return from_dict(what, known, {"kind": kind, **found})
 
 
 def canonical_fields(made: Any) -> None:

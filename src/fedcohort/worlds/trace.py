@@ -4,7 +4,8 @@ Three forms are read.
     FedScale json   {"17": {"active": [0, 900], "inactive": [300, 1500], "finish_time": 2000, ...}, ...}
                     on from active[j] to inactive[j], both included; the record repeats after finish_time seconds
     json            {"period": 86400, "devices": [[[0, 300], [900, 1500]], ...]}
-    csv             device,begin,end rows with that header line, seconds; the record repeats after the largest end
+    csv             device,begin,end rows with that header line (or client,begin,end), seconds; the record repeats
+                    after the largest end
 Times are looked up by bisection, so an answer does not depend on what was asked before.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import DataError
+from fedcohort.errors import DataError, RunWarning
 from fedcohort.types import Index, Mask
 
 _REMEDY = "see docs/worlds.md for the three forms of a trace"
@@ -75,14 +77,21 @@ def load_trace(path: str | Path) -> Trace:
             return _trace(rows, [float(data["period"])] * len(rows))
         return _from_fedscale(data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, csv.Error) as error:
-        what = f"is not a trace ({type(error).__name__}: {error})"
+        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        what = f"is not a trace ({said})"
         raise DataError(f"availability trace path={str(path)!r}", what, _REMEDY) from error
 
 
 def _from_csv(text: str) -> Trace:
     rows: dict[str, list[tuple[float, float]]] = {}
-    for row in csv.DictReader(text.splitlines()):
-        rows.setdefault(row["device"], []).append((float(row["begin"]), float(row["end"])))
+    lines = text.removeprefix("\ufeff").splitlines()
+    table = csv.DictReader(lines, delimiter=max(",;\t", key=(lines or [""])[0].count))
+    has = list(table.fieldnames or [])
+    who = next((name for name in ("device", "client") if name in has), "")
+    if not who or not {"begin", "end"} <= set(has):
+        raise ValueError(f"its columns must be device (or client), begin and end; it has {', '.join(has) or 'none'}")
+    for row in table:
+        rows.setdefault(str(row[who]).strip(), []).append((float(row["begin"]), float(row["end"])))
     longest = max((end for spans in rows.values() for _, end in spans), default=0.0)
     return _trace(list(rows.values()), [longest] * len(rows), list(rows))
 
@@ -101,13 +110,29 @@ def rows_by_name(file: str, recorded: Sequence[str], clients: Sequence[str]) -> 
     """
     at = {name: row for row, name in enumerate(recorded)}
     missing = [name for name in clients if name not in at]
-    if not clients or len(missing) == len(clients):
+    if not clients or not recorded:
+        return None
+    if len(missing) == len(clients):
+        _tell_strangers(file, recorded, clients)
         return None
     if missing:
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         rule = f"{len(missing)} of {len(clients)} clients are not in it: {some}"
         raise DataError(f"file {file}", rule, "add them, under the names that the data have")
     return np.array([at[name] for name in clients], np.int64)
+
+
+def _tell_strangers(file: str, recorded: Sequence[str], clients: Sequence[str]) -> None:
+    """Names that differ in case or spaces only are a mistake; other ones may be meant, and that is said."""
+    alike = {name.strip().lower(): name for name in recorded}
+    for name in clients:
+        if name.strip().lower() in alike:
+            rule = f"it has {alike[name.strip().lower()]!r} where the data have {name!r}"
+            raise DataError(f"file {file}", rule, "write the names as the data have them")
+    text = (
+        f"file {file}: none of its names ({recorded[0]}, ...) is that of a client of the data ({clients[0]}, ...), so "
+    )
+    warnings.warn(text + "clients take its rows in turns, whichever are theirs.", RunWarning, stacklevel=4)
 
 
 def _trace(spans: Sequence[Sequence[Sequence[float]]], period: Sequence[float], names: Sequence[str] = ()) -> Trace:

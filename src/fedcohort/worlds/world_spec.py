@@ -17,7 +17,7 @@ from fedcohort.worlds.label_noise import NOISES, BetaNoise, GivenNoise, Noise, N
 from fedcohort.worlds.latency import Constant, Latency
 from fedcohort.worlds.natural import LabelSkew, LabelsPerClient, Natural, Shards
 from fedcohort.worlds.partition import Dominance, FewClass, FlashPartition, Iid, Partition, QuantitySkew
-from fedcohort.worlds.section import Section, canonical_fields, from_dict, table
+from fedcohort.worlds.section import Section, canonical_fields, from_dict, from_text, table
 
 MAX_CLIENTS = 10**8  # a world of more would not fit into memory
 PARTITIONS: dict[str, type[Partition]] = table(
@@ -114,13 +114,14 @@ class WorldSpec:
                 raise UnknownName.among("key of a world", str(key), known)
         for key in ("name", "clients", "partition"):
             check(key in data, f"a world without {key}", "this key has no default", f"add {key}")
-        made = {k: from_dict(k, SECTIONS[k], v) if k in SECTIONS else v for k, v in data.items()}
+        made = {k: _made(k, v) if k in SECTIONS else v for k, v in data.items()}
         return cls(**made)
 
     def replace(self, **overrides: Any) -> WorldSpec:
         """A changed copy. Keys are top-level fields, section__field, or a field that one section alone has.
 
-        A section takes a kind, a table, or an obvious number: noise=0.2 (mean rate), availability=0.8 (Bernoulli).
+        A section takes a kind, a text such as "given(fleet.csv)" or "lognormal(sigma=0.5)", a table, or an obvious
+        number: noise=0.2 (mean rate), availability=0.8 (Bernoulli).
         """
         spec = self
         parts: dict[str, dict[str, Any]] = {}  # fields of one section are set together: each alone might not fit
@@ -164,7 +165,14 @@ class WorldSpec:
             return Bernoulli(rate=float(value))
         if isinstance(value, Section):
             return value
-        return from_dict(name, SECTIONS[name], {"kind": value} if isinstance(value, str) else value)
+        return _made(name, value)
+
+
+def _made(section: str, value: Any) -> Any:
+    """A section from its text or its table."""
+    if isinstance(value, str):
+        return from_text(section, SECTIONS[section], value)
+    return from_dict(section, SECTIONS[section], value)
 
 
 def _changed(section: str, current: Any, values: Mapping[str, Any]) -> Any:
