@@ -127,6 +127,27 @@ def test_values_of_the_wrong_kind_are_refused_by_name(text):
         make_task_spec(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("digits-mlp(hidden=0.5)", "digits-cnn(channels=None)", "digits-mlp(hidden=True)", "digits-mlp(hidden={1})"),
+        *("cifar10-cnn(norm=1)", "cifar10-cnn(norm=[[1]])", "cifar10-resnet8(widths=[])", "cifar10-vgg11(norm=7)"),
+        *("har-gru(hidden=-1)", "har-gru(hidden=1000000000000)", "har-gru(stride=0)", "mobifall-gru(stride='x')"),
+        *("quadratic(dimension=1000000000000)", "quadratic(pool=1000000000000)", "digits-mlp(objective=3)"),
+        *(
+            "quadratic(dimension=1000000, classes=100000)",
+            "quadratic(spread=1e308)",
+            "digits-mlp(epochs=1000000000000)",
+        ),
+        *("digits-mlp(hidden=(100000, 100000))", f"digits-mlp(hidden={[8] * 101})", "digits-mlp(batch_size=1e999)"),
+    ],
+)
+def test_absurd_values_are_refused_before_memory_is_taken(text):
+    with pytest.raises(ConfigError) as caught:
+        make_task_spec(text)
+    assert len(str(caught.value)) < 500
+
+
 def test_every_task_says_what_it_is():
     for name in catalogue.names():
         assert len(catalogue.get(name).about) > 10

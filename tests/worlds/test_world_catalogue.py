@@ -178,6 +178,8 @@ def test_bad_overrides_are_named():
         catalogue.get("mixed-v1", client=3)
     with pytest.raises(UnknownName, match="did you mean alpha"):
         catalogue.get("mixed-v1", partition__alfa=3)
+    with pytest.raises(BadParameter, match="name = 'x': a world of the catalogue has its own"):
+        make_world_spec("mixed-v1(name='x')")
     with pytest.raises(UnknownName, match="section of a world"):
         catalogue.get("mixed-v1", partitoin__alpha=3)
     with pytest.raises(BadParameter, match="write partition__spread or availability__spread"):

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 
-from fedcohort.core.constraints import Choice, Count, CountOrZero, NotNegative, Positive
+from fedcohort.core.constraints import Choice, Interval, NotNegative, Positive
+from fedcohort.core.plain_text import shown
 from fedcohort.core.spec_string import SpecStringError, parse
 from fedcohort.engines import losses as objectives
 from fedcohort.engines.networks import Network, lenet, mlp, resnet
@@ -73,14 +74,34 @@ class TaskEntry:
 
 
 MAX_WIDTH = 100_000  # of a layer
+MAX_LAYERS = 100  # of one kind
+MAX_PARAMS = 2**31  # of a network: 8 GiB of float32
 
 
 def _widths(hidden: int | tuple[int, ...] | list[int], what: str = "hidden") -> tuple[int, ...]:
-    widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
-    fine = all(isinstance(w, int) and 1 <= w <= MAX_WIDTH for w in widths)
-    rule = f"every width must be a whole number from 1 to {MAX_WIDTH:,}"
-    check(fine, f"{what} = {hidden!r}", rule, "use e.g. 64 or (120, 84)")
-    return widths
+    given = (hidden,) if isinstance(hidden, int) else hidden
+    listed = isinstance(given, tuple | list)
+    fine = listed and len(given) <= MAX_LAYERS and all(type(w) is int and 1 <= w <= MAX_WIDTH for w in given)
+    rule = f"every width must be a whole number from 1 to {MAX_WIDTH:,}, of {MAX_LAYERS} layers at most"
+    check(fine, f"{what} = {shown(repr(hidden))}", rule, "use e.g. 64 or (120, 84)")
+    return tuple(given)
+
+
+def _normed(norm: str | None) -> str | None:
+    check(
+        norm is None or isinstance(norm, str),
+        f"norm = {shown(repr(norm))}",
+        "it must be None, group or batch",
+        "use e.g. 'group'",
+    )
+    return norm
+
+
+def _sized(made: Network | Factory) -> Network | Factory:
+    """A network that memory can hold."""
+    many = made.n_params if isinstance(made, Network) else 0
+    check(many <= MAX_PARAMS, f"{many:,} parameters", f"at most {MAX_PARAMS:,} are held here", "use narrower layers")
+    return made
 
 
 def _mlp(features: int, classes: int, *, hidden: int | tuple[int, ...] = ()) -> Network:
@@ -97,18 +118,35 @@ def _cnn(
     hidden: int | tuple[int, ...] = (),
     norm: str | None = None,
 ) -> Network:
-    return lenet(shape, _widths(channels, "channels"), kernel, _widths(hidden), classes, padding, norm)
+    return lenet(shape, _widths(channels, "channels"), kernel, _widths(hidden), classes, padding, _normed(norm))
 
 
 def _resnet(
     shape: tuple[int, int, int], classes: int, *, widths: tuple[int, ...], blocks: int, norm: str | None
 ) -> Network:
     check(isinstance(blocks, int) and 1 <= blocks <= 50, f"blocks = {blocks!r}", "it must be 1 to 50", "use e.g. 1")
-    return resnet(shape, _widths(widths, "widths"), blocks, classes, norm)
+    stages = _widths(widths, "widths")
+    check(bool(stages), f"widths = {widths!r}", "it must name at least one stage", "use e.g. (16, 32, 64)")
+    return resnet(shape, stages, blocks, classes, _normed(norm))
 
 
-def _torch_model(name: str, **options: Any) -> Factory:
-    return partial(_make, name, **options)
+@checked
+def _torch_image(
+    name: str, *, channels: int, classes: int, norm: Annotated[str, Choice("group", "batch", "none")] = "group"
+) -> Factory:
+    return partial(_make, name, channels=channels, classes=classes, norm=norm)
+
+
+@checked
+def _torch_gru(
+    *,
+    channels: int,
+    classes: int,
+    layers: int,
+    hidden: Annotated[int, Interval(1, 10_000)] = 32,
+    stride: Annotated[int, Interval(1, 100)] = 1,
+) -> Factory:
+    return partial(_make, "gru", channels=channels, classes=classes, layers=layers, hidden=hidden, stride=stride)
 
 
 def _make(name: str, **options: Any) -> Any:
@@ -203,14 +241,14 @@ ENTRIES: dict[str, TaskEntry] = {
     "cifar10-vgg11": TaskEntry(
         "CIFAR-10, VGG-11 with group (or batch) normalisation, as FedCM; needs torch",
         "cifar10",
-        partial(_torch_model, "vgg11", channels=3, classes=10),
+        partial(_torch_image, "vgg11", channels=3, classes=10),
         Plan(epochs=5, batch_size=64, lr=0.01, momentum=0.9, weight_decay=5e-4),
         {"norm": "group", **_AUGMENT},
     ),
     "cifar10-resnet18": TaskEntry(
         "CIFAR-10, ResNet-18 with group (or batch) normalisation, as FLASH (Adam 1e-3); needs torch",
         "cifar10",
-        partial(_torch_model, "resnet18", channels=3, classes=10),
+        partial(_torch_image, "resnet18", channels=3, classes=10),
         Plan(epochs=5, batch_size=64, lr=1e-3, optimiser="adam"),
         {"norm": "group", **_AUGMENT},
     ),
@@ -233,7 +271,7 @@ ENTRIES: dict[str, TaskEntry] = {
     "har-gru": TaskEntry(
         "Activities by volunteer (HAPT), two-layer GRU on 128 x 6 windows; needs torch",
         "har",
-        partial(_torch_model, "gru", channels=6, classes=6, layers=2),
+        partial(_torch_gru, channels=6, classes=6, layers=2),
         Plan(epochs=5, batch_size=50, lr=2e-3, optimiser="adam"),
         {"hidden": 32, "stride": 1},
         _VOLUNTEERS,
@@ -241,7 +279,7 @@ ENTRIES: dict[str, TaskEntry] = {
     "mobifall-gru": TaskEntry(
         "Fall or daily activity by volunteer (MobiFall), two-layer GRU on 128 x 6 windows; needs torch",
         "mobifall",
-        partial(_torch_model, "gru", channels=6, classes=2, layers=2),
+        partial(_torch_gru, channels=6, classes=2, layers=2),
         Plan(epochs=5, batch_size=50, lr=2e-3, optimiser="adam"),
         {"hidden": 32, "stride": 1},
         _VOLUNTEERS,
@@ -287,7 +325,7 @@ def get(name: str, **overrides: Any) -> TaskSpec:
     cuts = {**entry.cuts, **{key: overrides.pop(key) for key in DATA_OPTIONS if key in overrides}}
     given = {**entry.options, **overrides}
     changed = augmentation(given.pop("augment", "none"))
-    made = entry.model(**given)
+    made = _sized(entry.model(**given))
     model: Modeled = made if changed is None else Recipe(made, augmentation=changed)
     default = dataclasses.replace(entry.plan, **_checked(plan))
     return ClassificationSpec(name, entry.dataset, model, default, about=entry.about, **cuts)
@@ -310,6 +348,9 @@ def plan_with(plan: Plan, **changes: Any) -> Plan:
 def _checked(plan: dict[str, Any]) -> dict[str, Any]:
     """Plan overrides, refused where they break a rule."""
     check_plan(**plan)
+    said = plan.get("objective", "ce")
+    rule = f"it must be one of {', '.join(objectives.PRESETS)}"
+    check(isinstance(said, str | Objective), f"objective = {shown(repr(said))}", rule, "use e.g. 'ce'")
     if isinstance(plan.get("objective"), str):
         plan["objective"] = _objective(plan["objective"])
     return plan
@@ -319,8 +360,8 @@ def _checked(plan: dict[str, Any]) -> dict[str, Any]:
 def check_plan(
     *,
     lr: Positive = 0.1,
-    epochs: CountOrZero = 5,
-    batch_size: Count = 50,
+    epochs: Annotated[int, Interval(0, 100_000)] = 5,
+    batch_size: Annotated[int, Interval(1, 2**31)] = 50,
     momentum: NotNegative = 0.0,
     weight_decay: NotNegative = 0.0,
     optimiser: Annotated[str, Choice(*OPTIMISERS)] = "sgd",

@@ -15,12 +15,12 @@ Quadratics with exact gradients prove algebra, not the behaviour of deep network
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.core.constraints import Count, CountOrZero, Finite, Positive
+from fedcohort.core.constraints import CountOrZero, Interval, Positive
 from fedcohort.core.rng import generator, uniform_at
 from fedcohort.engines.steps import Stepper
 from fedcohort.errors import UnknownName, check, check_fields
@@ -246,17 +246,19 @@ class QuadraticSpec:
     """
 
     name: str = "quadratic"
-    classes: Count = 10
-    dimension: Count = 20
-    pool: Count = 20_000
+    classes: Annotated[int, Interval(1, 100_000)] = 10
+    dimension: Annotated[int, Interval(1, 1_000_000)] = 20
+    pool: Annotated[int, Interval(1, 100_000_000)] = 20_000
     curvature: tuple[Positive, Positive] = (0.5, 2.0)
-    spread: Finite = 1.0
+    spread: Annotated[float, Interval(-1e9, 1e9)] = 1.0
     seed: CountOrZero = 0
     default: Plan = field(default_factory=lambda: Plan(epochs=5, lr=0.1))
     about: ClassVar[str] = "closed-form quadratic clients: exact gradients and a known optimum, no data"
 
     def __post_init__(self) -> None:
         check_fields(self)
+        numbers = self.classes * self.dimension
+        check(numbers <= 10**9, f"{numbers:,} coordinates", "at most 1,000,000,000 are held here", "use fewer classes")
         low, high = self.curvature
         check(low <= high, f"curvature = {self.curvature}", "the first must not exceed the second", "use (0.5, 2.0)")
 

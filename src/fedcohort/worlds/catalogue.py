@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedcohort.errors import DataError, UnknownName
+from fedcohort.core.plain_text import shown
+from fedcohort.errors import DataError, UnknownName, check
 from fedcohort.worlds.availability import Markov
 from fedcohort.worlds.dirichlet import ClassDirichlet, ClientDirichlet, LayeredDirichlet, SelfBalancing
 from fedcohort.worlds.faults import Faults
@@ -152,8 +153,10 @@ def names() -> list[str]:
     return list(WORLDS)
 
 
-def get(name: str, **overrides: Any) -> WorldSpec:
+def get(name: str, /, **overrides: Any) -> WorldSpec:
     """The specification of a world, changed where asked: get("dirichlet-0.1-v1", clients=20, alpha=0.5)."""
+    said = shown(repr(overrides.get("name")))
+    check("name" not in overrides, f"name = {said}", "a world of the catalogue has its own", "leave it out")
     if name not in WORLDS:
         raise UnknownName.among("world", name, WORLDS)
     if not overrides:
