@@ -14,7 +14,6 @@ import re
 import sys
 import traceback
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
