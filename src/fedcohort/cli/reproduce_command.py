@@ -33,6 +33,7 @@ def reproduce_command(
     out: Annotated[Path, typer.Option(help="Folder that holds the results.")] = reproduce.RESULTS,
     workers: Workers = 0,
     show: Annotated[bool, typer.Option("--show", help="Print the result in --out without running anything.")] = False,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Measure what is there, without running anything.")] = False,
     page: Annotated[Path | None, typer.Option(help="Write all laptop results in --out to this Markdown page.")] = None,
 ) -> None:
     """Reproduce a table or figure of a paper: our numbers beside the published ones, and which of its claims hold.
@@ -44,15 +45,24 @@ def reproduce_command(
         _list(out)
     for study in papers.chosen(what) if what is not None else ():
         found = reproduce.load(reproduce.file_of(study.id, scale, out)) if show else None
-        _print(found if found is not None else _run(study, scale, seeds, Store(store), out, workers))
+        _print(found if found is not None else _run(study, scale, seeds, Store(store), out, workers, no_run))
     if page is not None:
         _page(out, page)
 
 
-def _run(study: Study, scale: str, seeds: int | None, store: Store, out: Path, workers: int) -> dict[str, Any]:
-    work = reproduce.plan(study, scale, seeds, reproduce.file_of(study.id, scale, out))
-    with watched(work.runs(), store) as bar:
-        found = reproduce.perform(work, store, bar.hear, keep=out, workers=workers)
+def _run(
+    study: Study, scale: str, seeds: int | None, store: Store, out: Path, workers: int, no_run: bool
+) -> dict[str, Any]:
+    before = reproduce.file_of(study.id, scale, out)
+    work = reproduce.plan(study, scale, seeds, before)
+    if no_run:
+        found = reproduce.result(work, store)
+        if not found["done"]:
+            return found
+        found["cost"] = reproduce.load(before).get("cost", {}) if before.exists() else {}
+    else:
+        with watched(work.runs(), store) as bar:
+            found = reproduce.perform(work, store, bar.hear, keep=out, workers=workers)
     path = reproduce.save(found, out)
     Console(stderr=True).print(f"result: {path}")
     return found

@@ -111,6 +111,14 @@ def resolved(kind: str, text: str) -> Any:
     return {"name": name, **plain, **({"source": source_digest(name)} if ":" in name else {})}
 
 
+def reads_files(world: str) -> bool:
+    """Whether a world takes seconds or availability from a file."""
+    if world.startswith(GIVEN):
+        return False
+    spec = registry.make_world_spec(world).to_dict()
+    return any(isinstance(value, Mapping) and bool(value.get("path")) for value in spec.values())
+
+
 def _by_content(section: str, value: Any) -> Any:
     """A section that reads a file, by what is in it: changed seconds or another trace are another run."""
     if not (isinstance(value, Mapping) and value.get("path")):

@@ -27,6 +27,8 @@ Departures from the paper
       that, so that one liar does not shift the reference for the others. clip=inf is the paper.
     * M_i is the profile `samples`, as registered; where it is not known, the mean of those known.
     * From round `stop` on A and B are frozen and no insight is requested; draws continue from the frozen posteriors.
+    * insight="update" takes the whole network's change in the ordinary update instead of the last layer's in an extra
+      step: nothing more is computed or sent, and the change is that of all local epochs.
     * `forget` < 1 multiplies all A and B in every round that teaches, to follow drift; the paper's never forget.
 """
 
@@ -40,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.core.constraints import CountOrZero, Factor, Interval, Positive
+from fedcohort.core.constraints import Choice, CountOrZero, Factor, Interval, Positive
 from fedcohort.core.table import column
 from fedcohort.errors import checked
 from fedcohort.selectors._parts.last_reports import Samples
@@ -51,6 +53,7 @@ EXACT = 500  # available clients up to which the sequential draw is the default:
 REACH = 8.0  # sub-Gaussian deviations of a Beta within which theta lies but for 1e-13
 ROUNDING = 1e-6  # distances this small against the insights are zero: float32 has seven digits
 LARGEST = 1e30  # rewards are cut here
+INSIGHTS = {"step": "insight", "update": "delta"}  # what is compared, and the signal that has it
 
 
 @dataclass
@@ -75,6 +78,8 @@ class FedACS(StatefulSelector[FedACSState]):
         fast: one draw per client instead of the sequential draw; None: beyond 500 available clients.
         forget: factor on wins and losses in every round that teaches; 1 forgets nothing.
         clip: longest insight in the mean, in median lengths; inf is the paper.
+        insight: what is compared: "step" (the last layer after an extra full-batch step) or "update" (the whole
+            network's ordinary update).
 
     >>> sorted(FedACS(tolerance=0.2).needs)
     ['insight', 'samples']
@@ -91,8 +96,10 @@ class FedACS(StatefulSelector[FedACSState]):
         fast: bool | None = None,
         forget: Factor = 1.0,
         clip: Annotated[float, Interval(1)] = 10.0,
+        insight: Annotated[str, Choice(*INSIGHTS)] = "step",
     ) -> None:
         super().__init__()
+        self.insight = insight
         self.tolerance, self.rate, self.history, self.stop = tolerance, rate, history, stop
         self.fast, self.forget, self.clip = fast, forget, clip
 
@@ -100,7 +107,7 @@ class FedACS(StatefulSelector[FedACSState]):
     def needs(self) -> frozenset[str]:  # type: ignore[override]  # shrinks during a run
         """The insight (P2) until the analytics stop; then the registered number of samples only."""
         ended = self.stop is not None and self.state.rounds >= self.stop
-        return frozenset({"samples"} if ended else {"samples", "insight"})
+        return frozenset({"samples"} if ended else {"samples", INSIGHTS[self.insight]})
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Alg. 2: draw the pool, then the cohort from the pool."""
@@ -126,7 +133,7 @@ class FedACS(StatefulSelector[FedACSState]):
         s.rounds = max(s.rounds, index + 1)
         if self.stop is not None and index >= self.stop:
             return
-        who, q = reported_skewness(s, result, self.clip)
+        who, q = reported_skewness(s, result, self.clip, INSIGHTS[self.insight])
         if who.size:
             self._duel(who, np.maximum(-q, -LARGEST).astype(np.float32), index)
 
@@ -144,12 +151,14 @@ class FedACS(StatefulSelector[FedACSState]):
         s.reward[who], s.told[who] = reward, index
 
 
-def reported_skewness(s: Samples, result: RoundResult, clip: float) -> tuple[Index, NDArray[np.float64]]:
+def reported_skewness(
+    s: Samples, result: RoundResult, clip: float, signal: str = "insight"
+) -> tuple[Index, NDArray[np.float64]]:
     """(clients with a usable insight, their Q_i); nobody if fewer than two sent one."""
     nobody = np.empty(0, np.int64), np.empty(0)
     if not result.replied.any():
         return nobody
-    insight = result.signals["insight"]
+    insight = result.signals[signal]
     good = np.flatnonzero(result.replied & np.isfinite(insight).all(axis=1))
     if good.size < 2:
         return nobody

@@ -16,7 +16,8 @@ memory (12, 13).
 
 Departures from the paper (numbers of the list of errors in `docs/selectors/flash-rl.md`)
     * A1: (5) has no mean when weights are near zero; d_k = sum|w_k - w| / sum|w| by default. "eq5" bounds the
-      denominator below by a tenth of the mean |w|; "repo" is the authors' |mean of signed ratios|, which is noise.
+      denominator below by a tenth of the mean |w|, "printed" does not (weights that are zero are left out); "repo" is
+      the authors' |mean of signed ratios|, which is noise.
     * A2: l~ is l between the 5th and 95th percentile of the clients' last durations (or between `fastest` and
       `slowest`), in [0, 1]: in seconds it would swamp zeta. With alphas up to 1, rewards lie in [-1, 1].
     * A3-A5: the argmax of the target is on the next state; all sub-actions are learned from, and only these.
@@ -82,7 +83,7 @@ class FlashRL(AgentSelector[FlashRLState]):
         mix: weight of the new utility in the reputation [lambda].
         utility: weight of the utility in the reward [alpha1].
         latency: weight of the duration in the reward [alpha2].
-        divergence: form of eq. 5 [d], "relative", "eq5" or "repo".
+        divergence: form of eq. 5 [d], "relative", "eq5" (denominator bounded below), "printed" or "repo".
         min_delta: the score must rise by more than this to count as a rise.
         fastest: seconds at which l~ is 0, if known.
         slowest: seconds at which l~ is 1, if known.
@@ -119,7 +120,7 @@ class FlashRL(AgentSelector[FlashRLState]):
         mix: Share = 0.6,
         utility: Share = 1.0,
         latency: Share = 1.0,
-        divergence: Annotated[str, Choice("relative", "eq5", "repo")] | None = None,
+        divergence: Annotated[str, Choice("relative", "eq5", "printed", "repo")] | None = None,
         min_delta: Finite = 0.0,
         fastest: NotNegative | None = None,
         slowest: NotNegative | None = None,
@@ -240,7 +241,7 @@ class FlashRL(AgentSelector[FlashRLState]):
 
 
 def divergence(weights: Real, model: Real, form: str) -> Real:
-    """Eq. 5 for every row of weights: "relative", "eq5" or "repo"."""
+    """Eq. 5 for every row of weights: "relative", "eq5", "printed" or "repo"."""
     w = np.asarray(model, np.float64)
     gap, size = weights - w, np.abs(w)
     if form == "relative":
@@ -248,6 +249,8 @@ def divergence(weights: Real, model: Real, form: str) -> Real:
     if form == "eq5":
         return np.asarray((np.abs(gap) / np.maximum(size, max(0.1 * float(size.mean()), 1e-12))).mean(axis=1))
     live = np.flatnonzero(size)
+    if form == "printed":
+        return (np.abs(gap[:, live]) / size[live]).mean(axis=1) if live.size else np.zeros(weights.shape[0])
     return np.abs((gap[:, live] / w[live]).mean(axis=1)) if live.size else np.zeros(weights.shape[0])
 
 

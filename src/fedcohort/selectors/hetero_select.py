@@ -17,6 +17,12 @@ mm scales to [0, 1] over the candidates (a constant becomes 1/2); t counts round
                      N* = 1 / (1 + n_k / median n)
     p  = softmax(S / tau),  tau = tau0 (1 - 0.5 min(t / 100, 1)),  K without replacement                          (9)
 
+adaptive=True answers the paper's open question with two rules of ours, in which both numbers follow the run:
+
+    tau -> tau theta,   theta <- 0.9 theta after a round of the best validation accuracy so far, theta / 0.9 after any
+                        other, within [0.1, 2]: choose more sharply while it goes well, explore when it stalls    (10)
+    gamma -> gamma (1 + std h / mean h):  the less evenly clients were asked, the more staleness counts          (11)
+
 What is not known of a client (no second loss, no norm, no direction, no label shares) counts 1/2 in D, M, N and N*.
 
 Departures from the paper
@@ -29,6 +35,7 @@ Departures from the paper
     * Losses are the last reported ones (version 2 evaluates every client in every round).
     * JS needs label shares (privacy P3): only diversity="js" reads them. The default compares updates, which the
       server has anyway, with the moving mean before this round, in which updates longer than the median are shortened.
+    * (10) and (11) are not in the paper, which asks for them; its mu belongs to the method and stays fixed.
     * Local FedProx (mu = 0.1) and the plain mean are left to the method: combine with `fedprox`.
 """
 
@@ -53,6 +60,7 @@ from fedcohort.types import Array, Cohort, Index, Mask, Real, Round, RoundResult
 PARTS = ("loss", "diversity", "momentum", "fairness", "staleness", "norm")
 DIVERSITY = {"cosine": "delta", "cosine-last": "last_layer_delta", "js": "label_histogram", "none": ""}
 HALF = np.float32(0.5)
+COOLING, COOLEST, HOTTEST = 0.9, 0.1, 2.0  # of eq. 10
 LARGEST = 1e30  # losses and norms are cut here
 
 
@@ -66,6 +74,7 @@ class CandidateStatistics:
     norm_median: float
     times: float  # mean h
     rest: float  # max ln(1 + t - l_j)
+    gamma: float  # of eq. 5, or eq. 11
     apart: Real  # D of every slot; negative: not known
 
 
@@ -81,6 +90,8 @@ class HeteroSelectState(Table):
     norm: Real = column(-1.0)  # |update_k|; negative: not known
     apart: Real = column(-1.0)  # 1 - cos of eq. 2; negative: not known
     way: Real = ragged(np.float32)  # moving mean of updates
+    heat: float = 1.0  # theta of eq. 10
+    top: float = -1.0  # best validation accuracy so far
 
 
 class HeteroSelect(StatefulSelector[HeteroSelectState]):
@@ -101,6 +112,7 @@ class HeteroSelect(StatefulSelector[HeteroSelectState]):
         horizon: rounds over which the temperature falls to half.
         clip: quantile at which losses and norms are cut; 1: not at all.
         memory: weight of the past in the moving mean of updates.
+        adaptive: whether temperature and staleness follow the run (eqs. 10 and 11).
 
     >>> sorted(HeteroSelect(diversity="none").needs)
     ['delta_norm', 'train_loss']
@@ -128,6 +140,7 @@ class HeteroSelect(StatefulSelector[HeteroSelectState]):
         horizon: Count = 100,
         clip: Annotated[float, Interval(0.5, 1)] = 0.95,
         memory: Annotated[float, Interval(0, 1, ends="[)")] = 0.9,
+        adaptive: bool = False,
     ) -> None:
         weights = (w_v, w_d, w_m, w_f, w_st, w_n)
         fits = variant == "additive" or min(weights[:3]) >= 0
@@ -135,6 +148,7 @@ class HeteroSelect(StatefulSelector[HeteroSelectState]):
         check(fits, f"w_v, w_d, w_m = {weights[:3]}", rule, "use variant='additive'")
         self.variant, self.diversity, self.weights = variant, diversity, np.asarray(weights, np.float32)
         self.gamma, self.eta, self.tau0, self.horizon, self.clip, self.memory = gamma, eta, tau0, horizon, clip, memory
+        self.adaptive = adaptive
         self.needs = frozenset({"train_loss", "delta_norm", DIVERSITY[diversity]} - {""})
         self.state = HeteroSelectState()
         self._diverging: tuple[Array, Real] | None = None  # label shares and what was computed from them
@@ -165,6 +179,9 @@ class HeteroSelect(StatefulSelector[HeteroSelectState]):
         s.grow_for(told)
         s.times[told] += 1
         s.last[told] = result.index
+        if self.adaptive and np.isfinite(result.score):  # eq. 10
+            factor = COOLING if result.score > s.top else 1 / COOLING
+            s.heat, s.top = min(max(s.heat * factor, COOLEST), HOTTEST), max(s.top, float(result.score))
         self._losses(told, result.signals["train_loss"], result.replied)
         norm = result.signals["delta_norm"]
         known = result.replied & np.isfinite(norm) & (norm >= 0)
@@ -176,7 +193,7 @@ class HeteroSelect(StatefulSelector[HeteroSelectState]):
 
     def _temperature(self, index: int) -> float:
         """tau of eq. 9."""
-        return self.tau0 * (1 - 0.5 * min(index / self.horizon, 1.0))
+        return self.tau0 * (1 - 0.5 * min(index / self.horizon, 1.0)) * self.state.heat
 
     def _statistics(self, rnd: Round) -> CandidateStatistics:
         """What must be known of all candidates before any of them can be scored."""
@@ -190,8 +207,16 @@ class HeteroSelect(StatefulSelector[HeteroSelectState]):
             norm_median=max(float(np.median(norm[known])), 1e-30) if known.size else 1.0,
             times=float(s.times[rows].mean(dtype=np.float64)),
             rest=float(_rest(s.last[rows].min(keepdims=True), rnd.index)[0]),
+            gamma=self._gamma(s.times[rows]),
             apart=self._label_divergence(rnd.profiles["label_histogram"]) if self.diversity == "js" else s.apart,
         )
+
+    def _gamma(self, times: Real) -> float:
+        """gamma, or eq. 11."""
+        mean = float(times.mean(dtype=np.float64))
+        if not self.adaptive or mean <= 0:
+            return self.gamma
+        return self.gamma * (1 + float(times.std(dtype=np.float64)) / mean)
 
     def _peak(self, rnd: Round, seen: CandidateStatistics) -> float:
         """What scores are divided by: the largest in eq. 8, nothing in eq. 7."""
@@ -211,12 +236,12 @@ class HeteroSelect(StatefulSelector[HeteroSelectState]):
         )
         if self.variant == "additive":
             fair = w[3] * HALF * (1 + np.clip(1 - times / np.float32(max(seen.times, 1e-9)), -1, 1))  # eq. 4
-            stale = w[4] * np.float32(self.gamma / seen.rest) * rest  # eq. 5
+            stale = w[4] * np.float32(seen.gamma / seen.rest) * rest  # eq. 5
             light = w[5] * (1 - min_max(norm, norm >= 0, seen.norm))  # eq. 6
             score = base[0] + base[1] + base[2] + fair + stale + light
         else:
             fair = 1 / (1 + np.float32(self.eta / max(seen.times, 1.0)) * times)
-            stale = 1 + np.float32(self.gamma) * rest
+            stale = 1 + np.float32(seen.gamma) * rest
             light = np.where(norm >= 0, 1 / (1 + np.maximum(norm, 0) / np.float32(seen.norm_median)), HALF)
             score = (base[0] + base[1] + base[2]) * fair * stale * light
         return {"score": score, **dict(zip(PARTS, (*base, fair, stale, light), strict=True))}

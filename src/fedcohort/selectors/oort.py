@@ -23,6 +23,11 @@ Departures from the paper
     * Clipping comes before scaling: the code scales by the unclipped maximum, so that one liar flattens all others.
     * A client that fails counts as tried, with the time that the server waited for it; its utility stays as it was.
     * The k-th best, not the (k+1)-th, sets the cut-off (the code's index runs off the end when all are admitted).
+    * Where preset "code" is not the authors' code: utilities are scaled, and T is taken, over the tried clients that
+      are available (there: over all that are registered); all clients above the cut-off are drawn from (there: at
+      most `sample_window` = 5 times the number wanted); odds of the untried are their samples (there: times the speed
+      penalty, for speeds are told at registration); the percentile is at int(p (n - 1)) of the sorted durations
+      (there: at int(p n), at most n - 1).
     * preset "fedacs" is the comparison version of the FedACS authors: utility is the mean training loss, everybody is
       tried once first, the best fifth is admitted, no system term, and a ban after 100 rounds that is never lifted.
 """

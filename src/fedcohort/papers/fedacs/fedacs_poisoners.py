@@ -1,0 +1,117 @@
+"""FedACS, sections VII-B and VII-C: poisoners against FedACS and Oort; what the insight costs; the whole network's.
+
+A poisoner's labels are all wrong (y becomes K - 1 - y) and its training is honest. Oort looks for high losses and so
+finds poisoners; what protects it is the ban on clients that were asked often. FedACS sees updates that point elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedcohort.experiment.metrics.stored_metrics import RunRecord
+from fedcohort.papers.fedacs.fedacs_fig10 import TRAFFIC, overhead
+from fedcohort.papers.fedacs.fedacs_setting import ACS, BASE, DEPARTURES, OORT, SEEDS, UNIFORM, alphas, reading, run
+from fedcohort.papers.published import published
+from fedcohort.papers.study import Cell, Claim, Study, beats, quantity
+from fedcohort.worlds.faults import HONEST
+
+POISONED = 0.2  # share of the clients
+UNBANNED = "Oort without its ban"
+ACCURACY, MET = "terminal accuracy", "poisoners among those asked"
+STEP, UPDATE = "FedACS, last layer of an extra step", "FedACS, whole network of the update"
+MEAN_ALPHA = "mean alpha of those asked in the end"
+
+
+def poisoned(scale: str, who: str) -> Mapping[str, Any]:
+    """The keys of a run in which a fifth of the clients have wrong labels only."""
+    keys = dict(run(scale, UNIFORM, OORT if who == UNBANNED else who))
+    keys["world"] = f"{keys['world'][:-1]}, label_flipped={POISONED})"
+    if who == UNBANNED:
+        keys["selector"] = "oort(preset='fedacs', blacklist=0)"
+    return keys
+
+
+def met(record: RunRecord) -> float | None:
+    """The share of poisoners among those asked in the second half of the run."""
+    lie = np.asarray(record.world.fixed["lie"])
+    cohorts = record.history.cohorts
+    asked = np.concatenate(cohorts[len(cohorts) // 2 :])
+    return float(np.mean(lie[asked] != HONEST)) if asked.size else None
+
+
+def poison_cells(scale: str) -> Sequence[Cell]:
+    """Four ways to choose: accuracy, and how many poisoners are asked."""
+    found = []
+    for who in (BASE, ACS, OORT, UNBANNED):
+        keys = poisoned(scale, who)
+        found.append(Cell(who, ACCURACY, keys, quantity("terminal")))
+        found.append(Cell(who, MET, keys, reading("poisoners", met, -1, 100.0, 1)))
+    return found
+
+
+def poison_claims(scale: str) -> Sequence[Claim]:
+    """FedACS avoids poisoners; Oort needs its ban."""
+    del scale
+    return [
+        beats("FedACS asks fewer poisoners than the baseline", (ACS, MET), (BASE, MET)),
+        beats("Oort without its ban asks more poisoners than the baseline", (BASE, MET), (UNBANNED, MET)),
+        beats("the ban keeps poisoners from Oort", (OORT, MET), (UNBANNED, MET)),
+        beats("FedACS is more accurate than Oort", (ACS, ACCURACY), (OORT, ACCURACY)),
+        beats("FedACS is more accurate than Oort without its ban", (ACS, ACCURACY), (UNBANNED, ACCURACY)),
+    ]
+
+
+def skewed(record: RunRecord) -> float | None:
+    """Mean alpha of those asked in the last quarter."""
+    cohorts = record.history.cohorts
+    return float(np.mean(alphas(record)[np.concatenate(cohorts[3 * len(cohorts) // 4 :])]))
+
+
+def insight_cells(scale: str) -> Sequence[Cell]:
+    """The paper's insight, and the whole network's change in the ordinary update, which costs nothing on top."""
+    found = []
+    for row, text in ((STEP, "fedacs"), (UPDATE, "fedacs(insight='update')"), (BASE, "uniform")):
+        keys = {**run(scale, UNIFORM, ACS), "selector": text}
+        printed = published("fedacs", "fig10")[TRAFFIC][ACS] if row == STEP else None
+        found.append(Cell(row, ACCURACY, keys, quantity("terminal")))
+        found.append(Cell(row, TRAFFIC, keys, reading("traffic", overhead, -1, 100.0), printed))
+        found.append(Cell(row, MEAN_ALPHA, keys, reading("mean alpha", skewed, -1, digits=3)))
+    return found
+
+
+def insight_claims(scale: str) -> Sequence[Claim]:
+    """The last layer is enough."""
+    del scale
+    words = "the last layer finds clients at most 0.05 more skewed than the whole network does"
+    return [
+        beats(words, (STEP, MEAN_ALPHA), (UPDATE, MEAN_ALPHA), margin=-0.05),
+        beats("the last layer finds less skewed clients than random choice", (STEP, MEAN_ALPHA), (BASE, MEAN_ALPHA)),
+        beats("so does the whole network", (UPDATE, MEAN_ALPHA), (BASE, MEAN_ALPHA)),
+    ]
+
+
+_ENOUGH = {**SEEDS, "laptop": 8}
+STUDIES = (
+    Study(
+        "fedacs:poisoners",
+        f"FedACS against poisoners: {POISONED:.0%} of the clients have wrong labels only, uniform environment (%)",
+        poison_cells,
+        poison_claims,
+        _ENOUGH,
+        {s: (*told, "the paper argues about poisoners and shows no experiment") for s, told in DEPARTURES.items()},
+    ),
+    Study(
+        "fedacs:insight",
+        "FedACS: cost and use of the insight, last layer or whole network, uniform environment",
+        insight_cells,
+        insight_claims,
+        _ENOUGH,
+        {
+            s: (*told, "the whole network's insight is that of the five epochs that are trained anyway, not of a step")
+            for s, told in DEPARTURES.items()
+        },
+    ),
+)

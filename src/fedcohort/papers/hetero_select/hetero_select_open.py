@@ -1,0 +1,197 @@
+"""HeteRo-Select, what its paper leaves open: weights, a grid, availability, adaptive numbers, score and misalignment.
+
+"Next checks" of the summary: each weight from 0.1 to 2.0 alone; mu x gamma x participation. Its open questions:
+adaptive hyper-parameters, clients that are away or drop out. Its central claim: the score seeks clients whose updates
+point elsewhere, and a strong FedProx tames them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedcohort.core.rng import generator
+from fedcohort.core.stats import spearman
+from fedcohort.experiment.metrics.stored_metrics import RunRecord
+from fedcohort.papers.hetero_select.hetero_select_setting import DEPARTURES, STABLE, hetero, rounds, run
+from fedcohort.papers.study import Cell, Claim, Lookup, Quantity, Study, Value, beats, of_scale, quantity, row_beats
+from fedcohort.storage.run_folder import RunFolder
+
+WEIGHTS = {"w_v": "loss", "w_d": "diversity", "w_m": "momentum", "w_f": "fairness", "w_st": "staleness", "w_n": "norm"}
+LEVELS = (0.1, 1.0, 2.0)
+GRID = {"mu": (0.01, 0.1, 0.5), "gamma": (0.3, 0.7, 1.0), "size": (3, 6, 9)}  # the summary names one more mu and gamma
+AWAY = {"all there": "", "80 % there": "availability=0.8", "30 % drop out": "dropout=0.3"}
+CHOSEN, ADAPTIVE, RANDOM = "HeteRo-Select", "HeteRo-Select, adaptive", "random half"
+STABLE_AT, DROP_AT = "stable (%)", "drop (points)"
+SCORE, REST, CHANCE = "whole score", "score without its diversity", "whole scores, shuffled"
+SEEDS = {"smoke": 1, "laptop": 7, "desk": 3, "paper": 3}
+
+
+def changed(scale: str, **options: Any) -> str:
+    """HeteRo-Select's text with other options."""
+    more = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    return f"{hetero(scale)[:-1]}, {more})" if more else hetero(scale)
+
+
+def weight_cells(scale: str) -> Sequence[Cell]:
+    """One weight at a time."""
+    levels = of_scale(scale, smoke=(0.1, 2.0), laptop=LEVELS, desk=LEVELS, paper=(0.1, 0.5, 1.0, 1.5, 2.0))
+    return [
+        Cell(part, f"weight {level:g}", run(scale, changed(scale, **{weight: level})), STABLE)
+        for weight, part in WEIGHTS.items()
+        for level in levels
+    ]
+
+
+def weight_claims(scale: str) -> Sequence[Claim]:
+    """Equal weights are assumed without a test: no weight should matter much."""
+    del scale
+    return [
+        Claim(
+            f"{part}: weights of 2 and 0.1 differ by at most 2 points",
+            ((part, "weight 2"),),
+            ((part, "weight 0.1"),),
+            within=2.0,
+        )
+        for part in WEIGHTS.values()
+    ]
+
+
+def grid_row(mu: float, gamma: float) -> str:
+    """The heading of a row."""
+    return f"mu {mu:g}, gamma {gamma:g}"
+
+
+def grid_cells(scale: str) -> Sequence[Cell]:
+    """mu x gamma x how many of twelve are asked."""
+    ends = {key: (values[0], values[-1]) for key, values in GRID.items()}
+    at = ends if scale == "smoke" else GRID
+    return [
+        Cell(grid_row(mu, g), f"{size} of 12", run(scale, changed(scale, gamma=g), size=int(size), mu=mu), STABLE)
+        for mu in at["mu"]
+        for g in at["gamma"]
+        for size in at["size"]
+    ]
+
+
+def grid_claims(scale: str) -> Sequence[Claim]:
+    """The paper's choice of gamma and mu against the ends of the grid, over all sizes."""
+    sizes = [f"{size} of 12" for size in ((3, 9) if scale == "smoke" else GRID["size"])]
+    low, high = GRID["mu"][0], GRID["mu"][-1]
+    some, most = GRID["gamma"][0], GRID["gamma"][-1]
+    return [
+        row_beats(f"mu {high:g} beats {low:g}", grid_row(high, most), grid_row(low, most), sizes),
+        row_beats(f"gamma {most:g} beats {some:g} at mu {high:g}", grid_row(high, most), grid_row(high, some), sizes),
+    ]
+
+
+def away(keys: Mapping[str, Any], what: str) -> Mapping[str, Any]:
+    """The same run where clients are away or drop out."""
+    return {**keys, "world": f"{keys['world']}({AWAY[what]})" if AWAY[what] else keys["world"]}
+
+
+def away_cells(scale: str) -> Sequence[Cell]:
+    """Fixed and adaptive numbers and a random half, with everybody there, some away, some dropping out."""
+    found = []
+    texts = {CHOSEN: hetero(scale), ADAPTIVE: changed(scale, adaptive=True), RANDOM: "uniform"}
+    for row, text in texts.items():
+        for what in AWAY:
+            keys = away(run(scale, text), what)
+            found.append(Cell(row, f"{what}: {STABLE_AT}", keys, STABLE))
+            found.append(Cell(row, f"{what}: {DROP_AT}", keys, quantity("drop", digits=2)))
+    return found
+
+
+def away_claims(scale: str) -> Sequence[Claim]:
+    """The open questions, as claims that could hold."""
+    del scale
+    stable = [f"{what}: {STABLE_AT}" for what in AWAY]
+    drops = [f"{what}: {DROP_AT}" for what in list(AWAY)[1:]]
+    return [
+        row_beats("with clients away or lost it is steadier (drop) than a random half", CHOSEN, RANDOM, drops),
+        row_beats("adaptive numbers beat fixed ones", ADAPTIVE, CHOSEN, stable),
+        row_beats("adaptive numbers beat a random half", ADAPTIVE, RANDOM, stable),
+    ]
+
+
+def misalignment(row: str, record: RunRecord, _: Lookup) -> Value:
+    """Rank correlation of the score a client was asked with and the angle of the update it then sent.
+
+    1 - cos(update, moving mean) of round t is what the next score of the same client calls diversity, so both are in
+    the journal: pairs of one ask and the same client's next one.
+    """
+    assert record.folder is not None, "scores are read from the run's folder"
+    score, angle, waiting = [], [], dict[int, float]()
+    for asked in RunFolder(record.folder).reader().records(kind="ask"):
+        arrays, _unused = asked.unpack()
+        own, apart = arrays["why.score"], arrays["why.diversity"]
+        for client, value, then in zip(
+            arrays["clients"].tolist(), own - (apart if row == REST else 0), apart, strict=True
+        ):
+            if client in waiting:
+                score.append(waiting[client])
+                angle.append(float(then))
+            waiting[client] = float(value)
+    if row == CHANCE:
+        score = generator(record.config.seed, "misalignment").permutation(score).tolist()
+    return spearman(np.array(score), np.array(angle)) if len(score) > 2 else None
+
+
+def angle_cells(scale: str) -> Sequence[Cell]:
+    """With the diversity of updates, not of labels: the correlation for the whole score, and without its own part."""
+    keys = run(scale, f"hetero-select(diversity='cosine', tau0=1.0, horizon={rounds(scale)})")
+    return [
+        Cell(
+            row,
+            "rank correlation",
+            keys,
+            Quantity(f"correlation, {row}", partial(misalignment, row), 1, digits=2, alone=True),
+        )
+        for row in (SCORE, REST, CHANCE)
+    ]
+
+
+def angle_claims(scale: str) -> Sequence[Claim]:
+    """A high score comes before an update that points elsewhere."""
+    del scale
+    at = "rank correlation"
+    return [beats(f"{row}: correlates with misalignment", (row, at), (CHANCE, at)) for row in (SCORE, REST)]
+
+
+STUDIES = (
+    Study(
+        "hetero-select:weights",
+        "HeteRo-Select, not in the paper: one weight of the score at a time (stable accuracy, %)",
+        weight_cells,
+        weight_claims,
+        SEEDS,
+        DEPARTURES,
+    ),
+    Study(
+        "hetero-select:grid",
+        "HeteRo-Select, not in the paper: mu x gamma x participation (stable accuracy, %)",
+        grid_cells,
+        grid_claims,
+        SEEDS,
+        DEPARTURES,
+    ),
+    Study(
+        "hetero-select:availability",
+        "HeteRo-Select, its open questions: clients away or dropping out, and adaptive numbers",
+        away_cells,
+        away_claims,
+        SEEDS,
+        DEPARTURES,
+    ),
+    Study(
+        "hetero-select:misalignment",
+        "HeteRo-Select: the score a client is asked with, and how far its update then points elsewhere",
+        angle_cells,
+        angle_claims,
+        SEEDS,
+        DEPARTURES,
+    ),
+)
