@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "_site"))
 
 import entry_cards  # noqa: E402
+import fill_numbers  # noqa: E402
 import public_names  # noqa: E402
 
 HOUSE = ROOT / "src" / "fedcohort"
@@ -114,3 +115,14 @@ def test_a_page_says_what_it_is_for_and_shows_something_to_type(page):
     assert not first.startswith(("#", "|", "```", "- "))
     if page.parent.name not in ("selectors", "methods"):
         assert re.search(r"```|^    \S|`fedcohort [a-z]|`from fedcohort", text[:2500], re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", fill_numbers.PAGES)
+def test_numbers_are_those_of_the_results(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert fill_numbers.filled(text) == text, "run python docs/_site/fill_numbers.py"
+
+
+def test_every_made_number_is_on_a_page_that_is_filled():
+    marked = [p.relative_to(ROOT).as_posix() for p in PAGES if "<!-- made: " in p.read_text(encoding="utf-8")]
+    assert set(marked) <= set(fill_numbers.PAGES)

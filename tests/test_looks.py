@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcohort.looks import COLOURS, DASHES, MARKERS, OUTCOMES, look, looks, time_text, time_unit
+from fedcohort.looks import COLOURS, DARK_COLOURS, DASHES, MARKERS, OUTCOMES, look, looks, time_text, time_unit
 from fedcohort.registry.lookup import names
 
 WEB = Path(__file__).parents[1] / "src" / "fedcohort" / "report" / "web"
@@ -44,6 +44,8 @@ def test_pages_have_the_same_colours_steps_and_markers():
     light = style[: style.index(":root[data-theme")]
     for name, values in (("series", COLOURS), ("outcome", OUTCOMES)):
         assert re.findall(rf"--{name}-\d: (#\w+)", light) == list(values)
+    dark = style[style.index("prefers-color-scheme: dark") :].partition("\n}")[0]
+    assert re.findall(r"--series-\d: (#\w+)", dark) == list(DARK_COLOURS)
     assert f"o {' '.join(MARKERS[1:])}" in script
     assert "steps = [1, 2, 5, 10]" in script
     grouping = (WEB.parents[1] / "dashboard" / "web" / "grouping.js").read_text()

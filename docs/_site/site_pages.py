@@ -117,6 +117,8 @@ def _relinked(text: str) -> str:
 
     def there(match: re.Match[str]) -> str:
         words, target, anchor = match[1], match[2], match[3] or ""
+        if target == "examples":
+            return f"[{words}](examples/index.md)"
         if target in PAGES:
             return f"[{words}]({PAGES[target]}{anchor})"
         if target.startswith("docs/") and target.endswith((".md", ".svg", ".png")):

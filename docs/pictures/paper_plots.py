@@ -139,7 +139,7 @@ class BrokenAxis:
         span = sum(high - low for low, high in self.ranges)
         out = []
         for low, high in self.ranges:
-            most = max(1, int(self.scale * (high - low) / 48))
+            most = max(2, int(self.scale * (high - low) / 48))
             out += [(self.at(tick), f"{tick:g}") for tick in ticks(low, high, most) if span]
         return out
 

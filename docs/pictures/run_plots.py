@@ -26,13 +26,14 @@ def make_runs() -> None:
     from fedcohort.experiment.demo import DemoPlan
 
     plan = DemoPlan()
-    kept: dict[str, Any] = {"demo": {}, "maps": {}, "target": plan.target, "seeds": len(plan.seeds)}
+    kept: dict[str, Any] = {"demo": {}, "maps": {}, "target": plan.target, "seeds": len(plan.seeds), "fairness": {}}
     for selector in plan.selectors:
         for seed in plan.seeds:
             setting = {"world": plan.world, "task": plan.task, "rounds": plan.rounds, "cohort_size": plan.cohort_size}
             run = simulate(selector, seed=seed, **setting)
             curve = [run.clock.round(1).tolist(), run.accuracy.round(4).tolist()]
             kept["demo"].setdefault(selector, []).append(curve)
+            kept["fairness"].setdefault(selector, []).append(round(run.fairness(), 4))
     for selector in MAPPED:
         run = simulate(selector, world=WORLD, task=TASK, rounds=ROUNDS, cohort_size=SIZE, seed=0)
         used = [np.isin(cohort, good).astype(int).tolist() for cohort, good in zip(run.cohorts, run.used, strict=True)]
@@ -75,7 +76,7 @@ def demo() -> Sheet:
         sheet.text(x(60 * tick), top + high + 18, f"{tick:g}", anchor="middle", colour="pale")
     sheet.text(left + wide / 2, top + high + 38, "virtual minutes", anchor="middle", colour="pale")
     sheet.line(left, y(kept["target"]), left + wide, y(kept["target"]), "pale", 1, "3 3")
-    at = np.linspace(0, end, 241)
+    at, marks = np.linspace(0, end, 241), []
     for name, curves in kept["demo"].items():
         colour, values = f"s{look(name).index}", np.array([stepped(at, *curve) for curve in curves])
         low, mean, most = values.min(axis=0), values.mean(axis=0), values.max(axis=0)
@@ -86,15 +87,15 @@ def demo() -> Sheet:
         reached = [reached_at(*curve, kept["target"]) for curve in curves]
         if all(reached):
             when = float(np.mean(reached))
-            sheet.circle(x(when), y(kept["target"]), 4.5, colour)
-            sheet.text(
-                x(when), y(kept["target"]) - 10, f"{when / 60:.1f} min", anchor="middle", colour=colour, bold=True
-            )
+            sheet.circle(x(when), y(kept["target"]), 5, colour, "paper")
+            marks.append((x(when), y(kept["target"]), f"{when / 60:.1f} min", colour))
+    for where, high_up, words, colour in marks:
+        sheet.text(where + 6, high_up + 20, words, colour=colour, bold=True, size=13, halo=True)
     return sheet
 
 
 def _apart(name: str) -> float:
-    return {"oort": 8.0, "ledger": -8.0}.get(name, 0.0)
+    return {"oort": 12.0, "ledger": -8.0, "uniform": 2.0}.get(name, 0.0)
 
 
 def stepped(at: np.ndarray, clock: list[float], accuracy: list[float]) -> np.ndarray:
@@ -164,7 +165,7 @@ def world() -> Sheet:
     order = np.argsort(told.columns["js"], kind="stable")
     share, wrong = built.histogram(clean=True)[order], told.columns["wrong"][order]
     seconds, lost = told.seconds[:, order], built.fixed["dropout"][order]
-    left, step, wide = 150, 13.2, 13.2 * order.size
+    left, step, wide = 176, 13.0, 13.0 * order.size
     sheet = Sheet(left + wide + 16, 470, "What skew, noise and speed look like in a world")
     sheet.text(
         12, 22, f"One world, {order.size} clients: skew, noise, speed and drop-out ({WORLD})", size=15, bold=True
@@ -173,25 +174,29 @@ def world() -> Sheet:
     for i in range(order.size):
         for c in range(built.classes):
             if share[i, c] > 0.004:
-                sheet.rect(left + step * i, 46 + 14 * c, step - 1.5, 12.5, "s0", opacity=max(0.06, float(share[i, c])))
+                sheet.rect(
+                    left + step * i, 46 + 14 * c, step - 1.5, 12.5, "s0", opacity=max(0.08, float(share[i, c]) ** 0.6)
+                )
     base = 270
     _name(sheet, 214, "Label noise", "share of labels that", "are wrong")
-    _bars(sheet, left, step, base, 58, wrong, 0.6, "s1", ("0 %", "60 %"))
+    _bars(sheet, left, step, base, 58, wrong, "s1")
     _name(sheet, 300, "Speed", "seconds of a round,", "logarithmic")
     low, high = np.quantile(seconds, 0.1, axis=0), np.quantile(seconds, 0.9, axis=0)
 
-    def y(value: float) -> float:
-        return 370 - 80 * float(np.log10(max(value, 1.0)) / np.log10(300))
+    least, most = 10 ** np.floor(np.log10(low.min())), 10 ** np.ceil(np.log10(high.max()))
 
-    for tick in (1, 10, 100):
+    def y(value: float) -> float:
+        return float(374 - 80 * np.log10(value / least) / np.log10(most / least))
+
+    for tick in 10 ** np.arange(np.log10(least), np.log10(most) + 0.5):
         sheet.line(left, y(tick), left + wide, y(tick))
-        sheet.text(left - 8, y(tick) + 4, f"{tick} s", anchor="end", colour="pale", size=10)
+        sheet.text(left - 8, y(tick) + 4, f"{tick:g} s", anchor="end", colour="pale", size=10)
     for i in range(order.size):
         x = left + step * i + step / 2 - 0.7
         sheet.line(x, y(low[i]), x, y(high[i]), "s2", 3)
         sheet.circle(x, y(float(np.median(seconds[:, i]))), 3.4, "s2")
     _name(sheet, 396, "Drop-out", "chance that a client", "does not reply")
-    _bars(sheet, left, step, 446, 50, lost, 0.4, "s3", ("0 %", "40 %"))
+    _bars(sheet, left, step, 446, 44, lost, "s3")
     sheet.text(left, 462, "most even client", colour="pale", size=11)
     sheet.text(left + wide, 462, "most skewed client", anchor="end", colour="pale", size=11)
     return sheet
@@ -203,22 +208,14 @@ def _name(sheet: Sheet, y: float, name: str, *below: str) -> None:
         sheet.text(12, y + 15 + 13 * i, words, colour="pale", size=10.5)
 
 
-def _bars(
-    sheet: Sheet,
-    left: float,
-    step: float,
-    base: float,
-    tall: float,
-    values: Any,
-    top: float,
-    colour: str,
-    ends: tuple[str, str],
-) -> None:
-    sheet.line(left, base, left + step * len(values), base)
-    sheet.line(left, base - tall, left + step * len(values), base - tall)
-    for words, y in zip(ends, (base, base - tall), strict=True):
-        sheet.text(left - 8, y + 3, words, anchor="end", colour="pale", size=10)
+def _bars(sheet: Sheet, left: float, step: float, base: float, tall: float, values: Any, colour: str) -> None:
+    """Shares as bars; the axis ends at the next fifth above the largest."""
+    top = float(np.ceil(max(values.max(), 0.05) * 5 - 1e-9) / 5)
+    for share in (0.0, top):
+        y = base - tall * share / top
+        sheet.line(left, y, left + step * len(values), y)
+        sheet.text(left - 8, y + 3, f"{share:.0%}", anchor="end", colour="pale", size=10)
     for i, value in enumerate(values):
-        high = tall * min(float(value) / top, 1.0)
-        if high > 0.3:
+        if value > 0.002:
+            high = tall * float(value) / top
             sheet.rect(left + step * i, base - high, step - 1.5, high, colour)

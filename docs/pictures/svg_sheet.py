@@ -47,9 +47,11 @@ class Sheet:
         colour: str = "ink",
         size: float = 12,
         bold: bool = False,
+        halo: bool = False,
     ) -> None:
-        """Words; `anchor` is start, middle or end."""
+        """Words; `anchor` is start, middle or end. A halo keeps them readable over lines."""
         weight = ' font-weight="600"' if bold else ""
+        weight += f' paint-order="stroke" stroke="{_c("paper")}" stroke-width="4"' if halo else ""
         where = f'x="{_n(x)}" y="{_n(y)}"' + (f' text-anchor="{anchor}"' if anchor != "start" else "")
         big = f' font-size="{_n(size)}"' if size != 12 else ""
         self.parts.append(f'<text {where}{big}{weight} fill="{_c(colour)}">{escape(words)}</text>')

@@ -15,6 +15,7 @@ from typing import Any
 from zlib import crc32
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b3518a", "#b07c00", "#2f9fd8", "#4a4a4a", "#8a6d3b")
+DARK_COLOURS = ("#56b4e9", "#ff8a3c", "#2fc99b", "#e79ac3", "#f0c04a", "#4a90d9", "#cfd6dd", "#c3a36b")  # in the dark
 OUTCOMES = ("#0072b2", "#e69f00", "#d55e00", "#b3518a", "#7fc4ea", "#8b96a1")  # OK, LATE, ..., not back yet
 DASHES = ((), (7, 4), (2, 3), (10, 3, 2, 3))  # pixels drawn and left out
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")

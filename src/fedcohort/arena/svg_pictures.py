@@ -13,9 +13,13 @@ import numpy as np
 from fedcohort.arena.board_data import BoardData, Standing
 from fedcohort.arena.run_scores import SCORES
 from fedcohort.errors import BadParameter
-from fedcohort.looks import look, looks
+from fedcohort.looks import COLOURS, DARK_COLOURS, Look, look, looks
 
-GREY, PALE = "#4a4a4a", "#e3e8ec"
+GREY, PALE, PAPER = "var(--ink)", "var(--line)", "var(--paper)"  # of the reader's scheme, light or dark
+CELL_INK, CELL_PALE = "#4a4a4a", "#e3e8ec"  # on the colours of the heat map, which are the same in both
+_LIGHT, _DARK = (" ".join(f"--s{i}: {c};" for i, c in enumerate(each)) for each in (COLOURS, DARK_COLOURS))
+STYLE = f""":root {{ --ink: #4a4a4a; --line: #e3e8ec; --paper: #ffffff; {_LIGHT} }}
+@media (prefers-color-scheme: dark) {{ :root {{ --ink: #cfd6dd; --line: #303a45; --paper: #12171c; {_DARK} }} }}"""
 _LINE = 18  # pixels between two entries
 _FULL = 0.12  # difference of accuracy that gets the full colour
 
@@ -32,7 +36,7 @@ class SvgPicture:
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}"'
         size = f'width="{self.width}" height="{self.height}"'
         style = 'font-family="system-ui, sans-serif" font-size="12"'
-        ground = f'<rect width="{self.width}" height="{self.height}" fill="#ffffff"/>'
+        ground = f'<style>{STYLE}</style><rect width="{self.width}" height="{self.height}" fill="{PAPER}"/>'
         return f"{head} {size} {style}>{ground}{self.body}</svg>\n"
 
     def _repr_svg_(self) -> str:
@@ -80,7 +84,7 @@ def rank_picture(board: BoardData) -> SvgPicture:
     parts.append(_line(x(1.0), 34, x(1.0 + span), 34, GREY, 2))
     parts.append(_text(x(1.0 + span) + 6, 38, f"critical difference {board.critical:.1f}"))
     for at, s in enumerate(board.standings):
-        y, colour = top + _LINE * at, look(s.entry).colour
+        y, colour = top + _LINE * at, _series(look(s.entry))
         parts.append(_text(left - 12, y + 4, _short(s.entry), "end", bold=_marked(s)))
         parts.append(_line(x(s.rank_low), y, x(s.rank_high), y, colour, 2))
         parts.append(f'<circle cx="{x(s.rank):.1f}" cy="{y}" r="4" fill="{colour}"/>')
@@ -125,7 +129,7 @@ def profile_picture(board: BoardData, entries: Sequence[str]) -> SvgPicture:
         parts.append(_text(left + wide * gap / gaps[-1], top + high + 16, f"{gap:.2f}", "middle"))
     own = looks(entries)
     for number, name in enumerate(entries):
-        row, colour = table[board.results.entries.index(name)], own[name].colour
+        row, colour = table[board.results.entries.index(name)], _series(own[name])
         dashed = f' stroke-dasharray="{" ".join(map(str, own[name].dash))}"' if own[name].dash else ""
         points = " ".join(
             f"{left + wide * g / gaps[-1]:.1f},{top + high * (1 - v):.1f}" for g, v in zip(gaps, row, strict=True)
@@ -148,6 +152,10 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float 
     return f'<line {ends} stroke="{colour}" stroke-width="{width}"{more}/>'
 
 
+def _series(own: Look) -> str:
+    return f"var(--s{own.index})"
+
+
 def _marked(s: Standing) -> bool:
     """Whether a name stands out: one's own, and what it is measured against."""
     return s.mine or s.entry in ("uniform", "oracle")
@@ -160,11 +168,11 @@ def _short(name: str, most: int = 34) -> str:
 def _shade(value: float) -> tuple[str, str]:
     """Background from orange (worse) over white to blue (better), and a text colour that can be read on it."""
     if math.isnan(value):
-        return PALE, GREY
+        return CELL_PALE, CELL_INK
     share = max(-1.0, min(1.0, value / _FULL))
     goal = (0, 114, 178) if share > 0 else (213, 94, 0)
     mixed = [round(255 + abs(share) * (c - 255)) for c in goal]
-    return "#{:02x}{:02x}{:02x}".format(*mixed), "#ffffff" if abs(share) > 0.6 else GREY
+    return "#{:02x}{:02x}{:02x}".format(*mixed), "#ffffff" if abs(share) > 0.6 else CELL_INK
 
 
 def _number(value: float, unit: str) -> str:

@@ -1,0 +1,135 @@
+"""Numbers on pages that come from committed results: `python docs/_site/fill_numbers.py` writes them into the Markdown.
+
+A page marks a place with `<!-- made: NAME -->` ... `<!-- /made -->`, in a line or around a table; what stands between
+is replaced. A test fails where a page and the results differ. Pages stay readable without the site.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+PAGES = (
+    "README.md",
+    "docs/asynchronous.md",
+    "docs/selectors/README.md",
+    "docs/selectors/speed.md",
+    "docs/methods/README.md",
+)
+PLACE = re.compile(r"(<!-- made: ([\w-]+) -->)(.*?)(<!-- /made -->)", re.DOTALL)
+
+
+def results(path: str) -> Any:
+    """A committed file of results."""
+    return json.loads((ROOT / path).read_text("utf-8"))
+
+
+def demo_table() -> str:
+    """The demo: mean and 95 % bootstrap interval over seeds."""
+    from fedcohort.experiment.demo import TAIL
+    from fedcohort.experiment.metrics.paired import spread
+
+    kept = results("docs/pictures/runs.json")
+    lines = [
+        "| selector | accuracy | virtual min to 80 % | rounds to 80 % | fairness (Jain) |",
+        "|---|---|---|---|---|",
+    ]
+
+    def cell(values: list[float], form: str) -> str:
+        return f"{form} ({form}-{form})".format(float(np.mean(values)), *spread(values))
+
+    for name, curves in kept["demo"].items():
+        first = [int(np.argmax(np.array(accuracy) >= kept["target"])) for _, accuracy in curves]
+        ends = cell([float(np.mean(accuracy[-TAIL:])) for _, accuracy in curves], "{:.3f}")
+        minutes = cell([clock[at] / 60 for at, (clock, _) in zip(first, curves, strict=True)], "{:.3g}")
+        rounds = cell([at + 1.0 for at in first], "{:.1f}")
+        lines.append(f"| `{name}` | {ends} | {minutes} | {rounds} | {np.mean(kept['fairness'][name]):.2f} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def selection_table() -> str:
+    """Milliseconds to choose 100 clients."""
+    found = results("benchmarks/results/selection.json")
+    lines = ["| selector | " + " | ".join(f"{n:,}" for n in found["clients"]) + " |", "|---" * 4 + "|"]
+    for name, times in found["ms"].items():
+        cells = ["-" if t is None else f"{t[0]:.2f} ({t[1]:.2f})" for t in times]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    reference = " | ".join(f"{t:,.0f}" for t in found["dict_oort_ms"])
+    lines.append(f"| dict per client (Oort's rule, written for the benchmark) | {reference} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def selection_ratio() -> str:
+    """Oort at the largest population: ours, a dict per client, and how many times as long."""
+    found = results("benchmarks/results/selection.json")
+    ours, other = found["ms"]["oort"][-1][1], found["dict_oort_ms"][-1]
+    longer = f"{other / 1000:.1f} s in the same run: {other / ours:.0f} times as long"
+    return f"{ours:.0f} ms, the dict-per-client version {longer}"
+
+
+def asynchronous_table() -> str:
+    """Rounds and buffers until the same virtual time."""
+    found = results("benchmarks/results/asynchronous.json")
+    head = f"| | virtual seconds to {found['target']:.0%} (every seed) | accuracy after {found['horizon']:.0f} s "
+    lines = [f"{head}| updates used | mean age |", "|---" * 5 + "|"]
+    for name, runs in found["runs"].items():
+        times = [r["seconds_to_target"] for r in runs]
+        told = ", ".join("not reached" if t is None else f"{t:.0f}" for t in times)
+        mean = {k: float(np.mean([r[k] for r in runs])) for k in ("accuracy", "updates", "staleness")}
+        lines.append(f"| {name} | {told} | {mean['accuracy']:.1%} | {mean['updates']:.0f} | {mean['staleness']:.1f} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def asynchronous_ratios(against: str) -> str:
+    """How many times sooner the buffered variants reach the target, seed by seed."""
+    found = results("benchmarks/results/asynchronous.json")
+    base = [r["seconds_to_target"] for r in found["runs"][against]]
+    buffered = [runs for name, runs in found["runs"].items() if "buffer" in name]
+    every = [b / r["seconds_to_target"] for runs in buffered for b, r in zip(base, runs, strict=True)]
+    low, high = min(every), max(every)
+    return f"{low:.1f} to {high:.1f}" if low < 2 else f"{low:.0f} to {high:.0f}"
+
+
+def _count(kind: str, family: str = "") -> str:
+    from fedcohort.registry.catalogue import ENTRIES
+
+    return str(sum(e.kind == kind and (e.family == "wrapper") == (family == "wrapper") for e in ENTRIES))
+
+
+MADE: dict[str, Callable[[], str]] = {
+    "demo": demo_table,
+    "selection": selection_table,
+    "selection-ratio": selection_ratio,
+    "asynchronous": asynchronous_table,
+    "asynchronous-rounds": lambda: asynchronous_ratios("rounds of 10"),
+    "asynchronous-over": lambda: asynchronous_ratios("rounds of 10, 13 asked"),
+    "selectors": lambda: _count("selector"),
+    "wrappers": lambda: _count("selector", "wrapper"),
+    "methods": lambda: _count("method"),
+}
+
+
+def filled(text: str) -> str:
+    """A page with its numbers as the results have them now."""
+    return PLACE.sub(lambda m: f"{m[1]}{MADE[m[2]]()}{m[4]}", text)
+
+
+def main() -> None:
+    """All pages."""
+    for name in PAGES:
+        page = ROOT / name
+        before = page.read_text("utf-8")
+        after = filled(before)
+        if after != before:
+            page.write_text(after, encoding="utf-8")
+            print(name)
+
+
+if __name__ == "__main__":
+    main()
