@@ -1,8 +1,7 @@
 """How do I write a selector of my own, and is it any good?
 
 `Quick` draws twice as many clients as are wanted and keeps the half that was fastest when it was last asked. It is
-compared with uniform choice in the same world with the same random draws, and then held against the contract that
-every selector of the catalogue satisfies.
+compared with uniform choice in the same world with the same random draws.
 
     python examples/own_selector.py
     fedcohort run --selector own_selector:Quick --rounds 40         # in the folder of this file

@@ -33,22 +33,45 @@ FLOWER = EXAMPLES / "flower_app"
 
 def titles() -> dict[str, str]:
     """Page -> its title, in the order of the gallery."""
-    return {"examples/index.md": "All examples"} | {f"examples/{name}.md": title for name, title in TITLES.items()}
+    out = {"examples/index.md": "All examples"} | {f"examples/{name}.md": title for name, title in TITLES.items()}
+    return out | {f"examples/{name}_notebook.md": f"Notebook: {TITLES[name].lower()}" for name in NOTEBOOKS}
 
 
 def pages() -> dict[str, str]:
     """Every page of the gallery."""
     out = {"examples/index.md": _index()}
+    out |= {f"examples/{name}_notebook.md": _notebook(name)[0] for name in NOTEBOOKS}
     for name, title in TITLES.items():
         out[f"examples/{name}.md"] = _flower(title) if name == FLOWER.name else _script(name, title)
     return out
 
 
-def attachments() -> dict[str, Path]:
-    """Files that pages link to: the notebooks, and pictures that examples drew."""
-    found = {f"examples/{name}.ipynb": EXAMPLES / f"{name}.ipynb" for name in NOTEBOOKS}
-    found |= {f"examples/{path.name}": path for path in OUTPUT.glob("*.svg")}
+def attachments() -> dict[str, str]:
+    """Files that pages link to: the notebooks, and the pictures in them."""
+    found = {f"examples/{name}.ipynb": (EXAMPLES / f"{name}.ipynb").read_text("utf-8") for name in NOTEBOOKS}
+    for name in NOTEBOOKS:
+        found |= {f"examples/{file}": text for file, text in _notebook(name)[1].items()}
     return found
+
+
+def _notebook(name: str) -> tuple[str, dict[str, str]]:
+    """A notebook as a page, and its pictures by file name."""
+    parts, pictures = [], {}
+    for cell in notebook_cells(name):
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            if output["output_type"] == "stream":
+                parts.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
+            elif "image/svg+xml" in output["data"]:
+                file = f"{name}-{len(pictures)}.svg"
+                pictures[file] = "".join(output["data"]["image/svg+xml"])
+                parts.append(f"![What the cell draws]({file})")
+    parts.insert(1, f"This is a [notebook]({name}.ipynb) to download, with its outputs; also as a [script]({name}.md).")
+    return "\n\n".join(parts) + "\n", pictures
 
 
 def digest(name: str) -> str:
@@ -84,7 +107,7 @@ def _index() -> str:
     ]
     for name, title in TITLES.items():
         question = "The same selector in a real deployment" if name == FLOWER.name else described(name)[0]
-        also = f"[notebook]({name}.ipynb)" if name in NOTEBOOKS else ""
+        also = f"[notebook]({name}_notebook.md)" if name in NOTEBOOKS else ""
         lines.append(f"| [{title}]({name}.md) | {question} | {also} |")
     return "\n".join(lines) + "\n"
 
@@ -93,8 +116,7 @@ def _script(name: str, title: str) -> str:
     question, rest = described(name)
     source = (EXAMPLES / f"{name}.py").read_text("utf-8")
     code = source.partition('"""\n\n')[2] if source.startswith('"""') else source
-    pictures = [f"![{title}]({p.name})" for p in sorted(OUTPUT.glob(f"{name}*.svg"))]
-    also = [f"Also as a [notebook]({name}.ipynb)."] if name in NOTEBOOKS else []
+    also = [f"Also as a [notebook]({name}_notebook.md)."] if name in NOTEBOOKS else []
     _, printed = recorded(name)
     parts = [
         f"# {title}",
@@ -103,7 +125,6 @@ def _script(name: str, title: str) -> str:
         *also,
         "## What it prints",
         f"```text\n{printed.rstrip()}\n```",
-        *pictures,
         f"## `examples/{name}.py`",
         f"```python\n{code.strip()}\n```",
     ]

@@ -29,6 +29,12 @@ def exported(package: str) -> dict[str, str]:
     return dict(sorted(declared(package).items(), key=lambda item: item[0].lower()))
 
 
+def about(package: str) -> str:
+    """What a package says about itself, in one paragraph."""
+    text = ast.get_docstring(ast.parse(SRC.joinpath(*package.split("."), "__init__.py").read_text("utf-8"))) or ""
+    return " ".join(text.partition("\n\n")[0].split())
+
+
 def undocumented() -> list[str]:
     """Every public name without a docstring, by its full name."""
     out: set[str] = set()

@@ -31,6 +31,7 @@ from fedcohort.registry.catalogue import ENTRIES  # noqa: E402
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 SOURCE = re.compile(r'<(?:img|source)[^>]*?(?:src|srcset)="docs/')
+STUDY = re.compile(r"^(`fedcohort reproduce ([\w:-]+) --scale [^\n]*\n)", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\(\.\./((?:\.\./)*)examples/(\w+)\.py\)")
 CARDS = {f"{entry.kind}s/{entry.name}.md": entry for entry in ENTRIES}
 
@@ -52,10 +53,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for place, entry in CARDS.items():
         if not (ROOT / "docs" / place).exists():
             made[place] = entry_cards.generated_page(entry.kind, entry.name)
+    made |= gallery.attachments()
     for place, text in made.items():
         files.append(File.generated(config, place, content=text))
-    for place, path in gallery.attachments().items():
-        files.append(File.generated(config, place, abs_src_path=str(path)))
     return files
 
 
@@ -65,7 +65,16 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     text = entry_cards.with_card(entry.kind, entry.name, markdown) if entry else markdown
     for source, target in list(PAGES.items())[1:]:
         text = text.replace(f"../{source})", f"{target})")
+    if page.file.src_uri.startswith("papers"):
+        text = STUDY.sub(_with_picture, text)
     return OUTSIDE.sub(r"](\1examples/\2.md)", text)
+
+
+def _with_picture(study: re.Match[str]) -> str:
+    """The dot plot of a reproduced table, behind the line that says how it was made."""
+    file = f"pictures/papers/{study[2].replace(':', '-')}.svg"
+    there = (ROOT / "docs" / file).exists() and file not in study.string
+    return f"{study[1]}\n![Ours beside the published numbers]({file})\n" if there else study[1]
 
 
 def references() -> dict[str, str]:
@@ -79,7 +88,7 @@ def references() -> dict[str, str]:
         seen |= dict.fromkeys(whole.values(), package)
         also = [f"Described elsewhere: {', '.join(again)}."] if again else []
         use = f"```python\nfrom {package} import {', '.join(list(whole)[:3])}\n```"
-        out[package] = "\n\n".join([f"# {package}", use, *also, *entries]) + "\n"
+        out[package] = "\n\n".join([f"# {package}", public_names.about(package), use, *also, *entries]) + "\n"
     return out
 
 

@@ -1,6 +1,6 @@
 """Each reproduced table as a dot plot, ours beside the published number: docs/pictures/papers/STUDY.svg.
 
-From results/*-laptop.json alone. A dot is our mean, the line its range (from five seeds on the 95 % interval), the
+From results/*-laptop.json (and -desk, -paper) alone. A dot is our mean, the line its range (from five seeds on the 95 % interval), the
 hollow diamond the published number. Absolute numbers differ by scale; what is compared are the orders within a column.
 """
 
@@ -15,20 +15,22 @@ from svg_sheet import Sheet, ticks
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "pictures" / "papers"
+SCALES = ("laptop", "desk", "paper")
 LINE, HEAD, FOOT, GAP = 18, 34, 34, 22
 LEFT, WIDTH, ACROSS = 210, 1000, 4
 Cell = Mapping[str, Any]
 
 
-def studies() -> dict[str, dict[str, Any]]:
-    """Study -> its result, those that have numbers."""
-    found = (json.loads(path.read_text("utf-8")) for path in sorted((ROOT / "results").glob("*-laptop.json")))
-    return {result["study"]: result for result in found}
+def studies() -> list[dict[str, Any]]:
+    """The results of all studies, at every scale that was run."""
+    found = [path for scale in SCALES for path in sorted((ROOT / "results").glob(f"*-{scale}.json"))]
+    return [json.loads(path.read_text("utf-8")) for path in found]
 
 
-def file_of(study: str) -> Path:
-    """Where the picture of a study is."""
-    return TARGET / f"{study.replace(':', '-')}.svg"
+def file_of(result: Mapping[str, Any]) -> Path:
+    """Where the picture of a result is: STUDY.svg of the smallest scale, STUDY-SCALE.svg of others."""
+    scale = "" if result["scale"] == SCALES[0] else f"-{result['scale']}"
+    return TARGET / f"{result['study'].replace(':', '-')}{scale}.svg"
 
 
 def draw(result: Mapping[str, Any]) -> Sheet:
@@ -159,7 +161,7 @@ def _cut(text: str, most: int) -> str:
 def main() -> list[Path]:
     """All studies."""
     out = []
-    for study, result in studies().items():
-        draw(result).save(file_of(study))
-        out.append(file_of(study))
+    for result in studies():
+        draw(result).save(file_of(result))
+        out.append(file_of(result))
     return out
