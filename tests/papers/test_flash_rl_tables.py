@@ -38,7 +38,7 @@ def test_every_study_is_there():
 @pytest.mark.parametrize("name", IDS)
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_scale_plans_and_claims_name_cells_that_exist(name, scale):
-    work = reproduce.plan(papers.studies()[f"flash-rl:{name}"], scale)
+    work = reproduce.plan(papers.studies()[f"flash-rl:{name}"], scale, 1)
     places = [c.place for c in work.cells]
     assert len(set(places)) == len(places)
     for claim in work.study.claims(scale):

@@ -1,18 +1,21 @@
 """FLASH's studies: published numbers against the averages the paper prints, shared runs, and one study end to end."""
 
+import numpy as np
 import pytest
 
 from fedcohort import papers
 from fedcohort.errors import FedcohortError, UnknownName
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
+from fedcohort.experiment.perfect_choice import PerfectChoice
 from fedcohort.experiment.store import Store
 from fedcohort.papers import reproduce
-from fedcohort.papers.flash import flash_fig3, flash_fig4, flash_fig5, flash_table1
+from fedcohort.papers.flash import flash_fig3, flash_fig4, flash_fig5, flash_regret, flash_table1
 from fedcohort.papers.flash import flash_setting as flash
 from fedcohort.papers.study import SCALES
-from fedcohort.registry.lookup import make_task_spec
+from fedcohort.registry.lookup import make_task_spec, make_world_spec
 from fedcohort.rounds.history import History
 from fedcohort.types import Objective
+from fedcohort.worlds.built_world import build_world
 
 # The last column of the paper's Table I, as printed (top to bottom: the rows of the paper).
 PRINTED = {
@@ -49,10 +52,10 @@ def test_flash_has_the_best_published_average_but_not_every_column():
 
 def test_ids_are_the_paper_s_and_every_scale_plans():
     ids = [study.id for study in of_paper()]
-    assert len(set(ids)) == len(ids) == 9
+    assert len(set(ids)) == len(ids) == 12
     assert [s.id for s in papers.chosen("flash:table1")] == [f"flash:table1-{b}" for b in ("noniid", "noise", "both")]
     for study in of_paper():
-        for scale in SCALES:
+        for scale in SCALES[:3]:
             work = reproduce.plan(study, scale, seeds=1)
             places = {cell.place for cell in work.cells}
             assert len(places) == len(work.cells)
@@ -61,26 +64,57 @@ def test_ids_are_the_paper_s_and_every_scale_plans():
                 assert len(claim.left) == len(claim.right)
 
 
-def test_table_has_eight_selectors_seven_methods_and_one_row_of_ours():
-    work = reproduce.plan(papers.chosen("flash:table1-both")[0], "laptop")
+def test_table_has_eight_selectors_seven_methods_and_rows_of_ours():
+    """56 cells of the paper; both readings' choices with seven methods, loss, FedACS and perfect choice with FedAvg."""
+    work = reproduce.plan(papers.chosen("flash:table1-both")[0], "laptop", 1)
     published = [cell for cell in work.cells if cell.published is not None]
-    assert (len(published), len(work.cells), len(work.runs())) == (56, 63, 126)
+    assert (len(published), len(work.cells), len(work.runs())) == (56, 73, 73)
     robust = {cell.row for cell in work.cells if "flash-robust" in cell.run["task"]}
-    assert robust == {"FLASH"}
+    assert robust == {flash.FLASH, flash.OWN_LOSS, flash.LOSS}
     shares = {cell.run["task"].split("unlabelled=")[1].split(",")[0] for cell in work.cells}
     assert len(shares) == 1  # the same server data whatever the method
 
 
 def test_figures_share_runs_with_the_table():
     def digests(name):
-        return {config.digest() for config in reproduce.plan(papers.chosen(name)[0], "laptop").runs()}
+        return {config.digest() for config in reproduce.plan(papers.chosen(name)[0], "laptop", 1).runs()}
 
     fig2, fig3, table = digests("flash:fig2-cifar"), digests("flash:fig3"), digests("flash:table1-both")
-    assert len(fig2 & digests("flash:table1-noise")) == 9 * 2  # nine rows with FedAvg, two seeds
-    assert len(fig2 & digests("flash:table1-noniid")) == 9 * 2
-    assert len(fig3 & table) == 2 * 2  # FLASH and FedCor
-    assert len(fig3 & fig2) == 2 * 6 * 2  # the two edges of the map
-    assert len(digests("flash:fig5") & table) == 2
+    assert len(fig2 & digests("flash:table1-noise")) == 11  # eleven rows with FedAvg
+    assert len(fig2 & digests("flash:table1-noniid")) == 11
+    assert len(fig3 & table) == 2  # FLASH and FedCor
+    assert len(fig3 & fig2) == 2 * 6  # the two edges of the map
+    assert len(digests("flash:fig5") & table) == 1
+    assert digests("flash:early-stop") < table
+
+
+def test_at_scale_desk_the_fedavg_column_has_speeds_that_stay_and_both_readings():
+    work = reproduce.plan(papers.chosen("flash:table1-both")[0], "desk")
+    assert {cell.column for cell in work.cells} == {"FedAvg"}
+    assert len(work.runs()) == 9 * 3  # nine rows, three seeds
+    assert all("-v2" in cell.run["world"] for cell in work.cells)
+    assert {cell.quantity.name for cell in work.cells} == {"early_stop"}
+    by_row = {cell.row: cell.run["selector"] for cell in work.cells}
+    assert "preset='model'" in by_row[flash.FLASH]
+    assert "model" not in by_row[flash.OWN_LOSS]
+    assert reproduce.make_world_spec(flash.world(30, 15, scale="desk", lam=100.0)).latency.lam == 100.0
+
+
+def test_regret_by_hand():
+    """Four clients; the two even ones are asked in the first round, the two skewed ones in the second."""
+    labels = np.repeat(np.arange(2), 200)
+    spec = make_world_spec("flash-noniid30-v2(clients=4, share=0.5)")
+    world = build_world(spec, labels, seed=0)
+    knows = PerfectChoice()
+    knows.inform(world)
+    even, skewed = np.argsort(knows.misfit())[:2], np.argsort(knows.misfit())[2:]
+    history = History(4, [{}, {}], [even, skewed], [{}, {}])
+    record = RunRecord(None, history)
+    record.__dict__["world"] = world
+    gap = knows.misfit()[skewed].mean() - knows.misfit()[even].mean()
+    assert gap > 0.2
+    assert flash_regret.regret(0.5, record, None) == pytest.approx(0.0)
+    assert flash_regret.regret(1.0, record, None) == pytest.approx(gap)
 
 
 def test_worlds_are_what_their_level_says():

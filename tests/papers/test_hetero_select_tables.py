@@ -10,7 +10,7 @@ from fedcohort.papers.hetero_select import hetero_select_table as heteroselect_t
 from fedcohort.papers.study import SCALES
 from fedcohort.registry.lookup import make_selector
 
-IDS = ["table", "mu", "participation"]
+IDS = ["table", "mu", "participation", "weights", "grid", "availability", "misalignment"]
 
 
 def test_every_study_is_there():
@@ -20,7 +20,7 @@ def test_every_study_is_there():
 @pytest.mark.parametrize("name", IDS)
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_scale_plans_and_claims_name_cells_that_exist(name, scale):
-    work = reproduce.plan(papers.studies()[f"hetero-select:{name}"], scale)
+    work = reproduce.plan(papers.studies()[f"hetero-select:{name}"], scale, 1)
     places = [c.place for c in work.cells]
     assert len(set(places)) == len(places)
     for claim in work.study.claims(scale):
@@ -50,3 +50,24 @@ def test_strength_of_the_pull_end_to_end(tmp_path):
     assert not found["failed"]
     assert all(10 < c["mean"] <= 100 for c in found["cells"])
     assert len({d for c in found["cells"] for d in c["digests"].values()}) == 4
+
+
+def test_score_and_misalignment_end_to_end(tmp_path):
+    """Three correlations of one run, each between -1 and 1; shuffled scores have another one."""
+    work = reproduce.plan(papers.studies()["hetero-select:misalignment"], "smoke")
+    found = reproduce.perform(work, Store(tmp_path), workers=1)
+    assert not found["failed"]
+    means = [c["mean"] for c in found["cells"]]
+    assert all(-1 <= value <= 1 for value in means)
+    assert len(set(means)) == 3
+    assert found["wanted"] == 1
+
+
+def test_grid_and_weights_change_one_thing_at_a_time():
+    cells = {c.place: c.run for c in papers.studies()["hetero-select:weights"].cells("laptop")}
+    made = make_selector(cells["norm", "weight 0.1"]["selector"])
+    assert made.weights.tolist() == pytest.approx([1, 1, 1, 1, 1, 0.1])
+    grid = {c.place: c.run for c in papers.studies()["hetero-select:grid"].cells("laptop")}
+    run = grid["mu 0.5, gamma 0.3", "9 of 12"]
+    assert (run["cohort_size"], make_selector(run["selector"]).gamma) == (9, 0.3)
+    assert "mu=0.5" in run["method"]

@@ -42,7 +42,11 @@ def test_an_unknown_table_is_answered_with_the_known_ones():
 @pytest.mark.parametrize("study", papers.studies().values(), ids=lambda s: s.id)
 def test_results_are_those_of_the_study(study):
     """Configurations, published numbers and claims of the committed result are what the study says today."""
-    found = reproduce.load(reproduce.file_of(study.id, "laptop", ROOT / "results"))
+    path = reproduce.file_of(study.id, "laptop", ROOT / "results")
+    if not path.exists():  # a study that was not run yet says so on the page
+        assert f"* `fedcohort reproduce {study.id}`" in (ROOT / "docs" / "papers.md").read_text()
+        return
+    found = reproduce.load(path)
     cells = study.cells("laptop")
     assert [(c["row"], c["column"], c["published"]) for c in found["cells"]] == [(*c.place, c.published) for c in cells]
     for cell, kept in zip(cells, found["cells"], strict=True):

@@ -34,7 +34,7 @@ def reproduce_command(
     workers: Workers = 0,
     show: Annotated[bool, typer.Option("--show", help="Print the result in --out without running anything.")] = False,
     no_run: Annotated[bool, typer.Option("--no-run", help="Measure what is there, without running anything.")] = False,
-    page: Annotated[Path | None, typer.Option(help="Write all laptop results in --out to this Markdown page.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write all results in --out to this Markdown page.")] = None,
 ) -> None:
     """Reproduce a table or figure of a paper: our numbers beside the published ones, and which of its claims hold.
 
@@ -90,11 +90,14 @@ def _list(out: Path) -> None:
 def _page(out: Path, page: Path) -> None:
     from fedcohort.papers.results_page import page as whole
 
-    files = [(study, reproduce.file_of(study.id, "laptop", out)) for study in papers.studies().values()]
-    there = [reproduce.load(path) | {"notes": list(s.notes)} for s, path in files if path.exists()]
+    known = papers.studies().values()
+    files = [(s, reproduce.file_of(s.id, scale, out)) for s in known for scale in ("laptop", "desk", "paper")]
+    there = [(s, reproduce.load(path)) for s, path in files if path.exists()]
     if not there:
         raise StoreError(
             f"{out}", "it holds no results of scale laptop", "run `fedcohort reproduce all --scale laptop` first"
         )
-    write_durably(page, whole(there).encode())
+    found = [r | {"notes": list(s.notes) if r["scale"] == "laptop" else []} for s, r in there]
+    missing = [s.id for s in known if s.id not in {result["study"] for result in found}]
+    write_durably(page, whole(found, missing, page.parent / "pictures" / "papers").encode())
     Console(stderr=True).print(f"page: {page}")

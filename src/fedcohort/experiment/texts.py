@@ -27,7 +27,14 @@ from fedcohort.worlds import catalogue as worlds
 
 KINDS = registry.KINDS
 # Parameters that came later count only where they are used, so that old digests hold.
-LATER: dict[str, Any] = {"augment": "none", "norm": None, "per_second": True, "adaptive": False, "insight": "step"}
+LATER: dict[str, Any] = {
+    "augment": "none",
+    "norm": None,
+    "per_second": True,
+    "adaptive": False,
+    "insight": "step",
+    "reference": "all",
+}
 WORLD, OWNERS = "mixed-v1", "owners-v1"  # the world where none is named: without and with owners in the data
 _OWNED = ("femnist", "har", "mobifall")
 _FILES = (".toml", ".json")

@@ -20,6 +20,14 @@ With R those that returned and N all clients:
 (4) is `weighting="uniform"`, the paper's, and its fixed point is the optimum of the plain mean of all F_k, whoever is
 selected how often; (5) is `weighting="data"` and goes to the optimum of sum p_k F_k. What decides is the weights in c.
 
+(1) leaves the mean of a cohort's gradients as it is when the cohort is a uniform sample: then the c_k of those asked
+average to c. A selector that asks those who waited longest gets the oldest c_k in every round, of a model that has
+moved on, and c - mean_S c_k is a step of its own. `reference="cohort"` corrects by
+
+    g <- g - c_k + mean_{j in S} c_j                                                                     (6)
+
+whose corrections add up to nothing over any cohort; docs/methods/scaffold.md has the smallest case.
+
 Departures from the paper
     * (3) divides by eta |a_k|_1 and not by eta tau_k: the same for plain SGD, and the only thing that converges with
       momentum (methods/_parts/local_solver.py).
@@ -27,6 +35,7 @@ Departures from the paper
       then lost would leave c and the c_k apart for ever. So c = sum of weights * c_k holds after every round.
     * c is stored as that sum, so it stays true when the population grows.
     * A client that took no step says nothing about its gradient: option II leaves it out.
+    * (6) is ours; the default is the paper's (1).
     * Adam: (3) is undefined and refused. (2) is accepted: (1) then corrects the gradient before Adam sees it.
 """
 
@@ -38,7 +47,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from fedcohort.core.constraints import Choice, CountOrZero, Positive
-from fedcohort.errors import BadParameter, MissingSignal, checked
+from fedcohort.errors import BadParameter, MissingSignal, check, checked
 from fedcohort.methods._parts.client_rows import ClientRows, Rows, finite_rows
 from fedcohort.methods._parts.local_solver import path_lengths
 from fedcohort.methods.base import Buffers, Double, MethodBase, Step, Weighting, shares, weighted_sum
@@ -58,6 +67,7 @@ class Scaffold(MethodBase):
         memory_limit: bytes of control variates held in memory; beyond, they go to a file.
         spill_folder: folder of that file; None: the system's temporary folder.
         buffers: what becomes of float buffers: averaged, or as the server has them.
+        reference: what stands for the mean gradient: "all" (c, eq. 1) or "cohort" (eq. 6; option "I" only).
 
     >>> from fedcohort.testing import example_round
     >>> Scaffold(weighting="data").aggregate(*example_round([[0.0], [4.0]], weight=[3, 1])).model.params
@@ -77,8 +87,13 @@ class Scaffold(MethodBase):
         memory_limit: CountOrZero = 2**31,  # bytes of c_k held in memory; beyond, they go to disk
         spill_folder: str | None = None,
         buffers: Buffers = "average",
+        reference: Annotated[str, Choice("all", "cohort")] = "all",
     ) -> None:
         super().__init__(buffers=buffers)
+        fits = reference == "all" or option == "I"
+        rule = "option II reads the mean of all clients off the update"
+        check(fits, f"reference = {reference!r} with option = {option!r}", rule, 'use option="I"')
+        self.reference = reference
         self.option, self.weighting, self.server_lr = option, weighting, server_lr
         self.asynchronous = option == "I"  # eq. 3 reads c as it was sent
         if server_lr != 1.0:
@@ -91,7 +106,8 @@ class Scaffold(MethodBase):
         self._check(plan)
         width = model.params.size
         correction: Real = -self.state.read(np.asarray(clients, np.int64), width)
-        correction += self.state.mean(width).astype(np.float32)
+        mean = self.state.mean(width) if self.reference == "all" else -correction.mean(axis=0, dtype=np.float64)
+        correction += mean.astype(np.float32)
         if plan.correction is not None:
             correction = correction + plan.correction
         measure = plan.measure | {GRADIENT} if self.option == "I" else plan.measure
