@@ -96,6 +96,18 @@ def asynchronous_ratios(against: str) -> str:
     return f"{low:.1f} to {high:.1f}" if low < 2 else f"{low:.0f} to {high:.0f}"
 
 
+def engine_range() -> str:
+    """How many times as fast as the faster peer, over the workloads; the newest figures of each."""
+    newest: dict[str, Any] = {}
+    for name in ("engine", "engine_w1_w3"):
+        newest |= results(f"benchmarks/results/{name}.json")["workloads"]
+    found = []
+    for speeds in newest.values():
+        peers = [v["median"] for who, v in speeds.items() if who.startswith(("Flower", "pfl-research"))]
+        found += [speeds["fedcohort fused"]["median"] / max(peers)] if peers else []
+    return f"{min(found):.1f} to {max(found):.1f}"
+
+
 def _count(kind: str, family: str = "") -> str:
     from fedcohort.registry.catalogue import ENTRIES
 
@@ -109,6 +121,7 @@ MADE: dict[str, Callable[[], str]] = {
     "asynchronous": asynchronous_table,
     "asynchronous-rounds": lambda: asynchronous_ratios("rounds of 10"),
     "asynchronous-over": lambda: asynchronous_ratios("rounds of 10, 13 asked"),
+    "engine-range": engine_range,
     "selectors": lambda: _count("selector"),
     "wrappers": lambda: _count("selector", "wrapper"),
     "methods": lambda: _count("method"),

@@ -31,6 +31,9 @@ from fedcohort.registry.catalogue import ENTRIES  # noqa: E402
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 SOURCE = re.compile(r'<(?:img|source)[^>]*?(?:src|srcset)="docs/')
+ASKS = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*?\ssrc(?:set)?=["'](https?:[^"']+)|<link\b[^>]*?\shref=["'](https?:[^"']+)"""
+)
 STUDY = re.compile(r"^(`fedcohort reproduce ([\w:-]+) --scale [^\n]*\n)", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\(\.\./((?:\.\./)*)examples/(\w+)\.py\)")
 CARDS = {f"{entry.kind}s/{entry.name}.md": entry for entry in ENTRIES}
@@ -68,6 +71,14 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     if page.file.src_uri.startswith("papers"):
         text = STUDY.sub(_with_picture, text)
     return OUTSIDE.sub(r"](\1examples/\2.md)", text)
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Whoever reads the site asks no other machine for anything."""
+    asked = ["".join(found) for found in ASKS.findall(output)]
+    if asked:
+        raise PluginError(f"{page.file.src_uri} would load {', '.join(sorted(set(asked)))} from another machine")
+    return output
 
 
 def _with_picture(study: re.Match[str]) -> str:

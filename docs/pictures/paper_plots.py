@@ -1,7 +1,8 @@
 """Each reproduced table as a dot plot, ours beside the published number: docs/pictures/papers/STUDY.svg.
 
-From results/*-laptop.json (and -desk, -paper) alone. A dot is our mean, the line its range (from five seeds on the 95 % interval), the
-hollow diamond the published number. Absolute numbers differ by scale; what is compared are the orders within a column.
+From results/*-laptop.json (and -desk, -paper) alone. A dot is our mean, the line its range (from five seeds on the 95 %
+interval), the hollow diamond the published number. Absolute numbers differ by scale; what is compared are the orders
+within a column.
 """
 
 from __future__ import annotations

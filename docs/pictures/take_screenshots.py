@@ -60,8 +60,10 @@ def browser(profile: str) -> webdriver.Chrome:
     return webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
 
 
-def shoot(chrome: webdriver.Chrome, address: str, width: int, height: int, name: str) -> None:
-    """One picture in few colours, to keep the file small."""
+def shoot(chrome: webdriver.Chrome, address: str, width: int, height: int, name: str, scheme: str = "light") -> None:
+    """One picture in few colours, to keep the file small, as a reader sees it who prefers light or dark."""
+    wish = [{"name": "prefers-color-scheme", "value": scheme}]
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": wish})
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     chrome.get(address)
@@ -87,7 +89,9 @@ def main() -> None:
         address = f"http://127.0.0.1:{sock.getsockname()[1]}/?token={TOKEN}"
         shoot(chrome, address, 1400, 1330, "dashboard.png")
         shoot(chrome, address, 700, 1330, "dashboard-narrow.png")
+        shoot(chrome, address, 1400, 1330, "dashboard-dark.png", "dark")
         shoot(chrome, f"file://{place}/report.html#", 1400, 1000, "report.png")
+        shoot(chrome, f"file://{place}/report.html#", 1400, 1000, "report-dark.png", "dark")
     finally:
         chrome.quit()
         board.should_exit = True
