@@ -1,7 +1,8 @@
 """How fast a cohort trains: fedcohort's engines against PyTorch, Flower's simulation and pfl-research, in one run.
 
-    python benchmarks/engine.py --long               W1 to W4 and a GRU: every contender three times, interleaved; then
-                                                     scaling and 200 rounds of W1
+    python benchmarks/engine.py --quick              what the goals are about, W1 to W4, a GRU and ray, in a quarter of
+                                                     an hour on two quiet cores, and how cost grows
+    python benchmarks/engine.py --long               every contender three times, interleaved; then also 200 rounds of W1
     python benchmarks/engine.py --device cuda        the same with torch_vmap and a PyTorch loop on the device
     python benchmarks/engine.py --page               only rewrite the page from the stored results
 
@@ -9,7 +10,8 @@ Every contender runs in a process of its own, trains the same networks on data o
 seconds of every round but the first. Start-up, compilation and warm-up are thus left out for all of them. Nothing
 is evaluated: a round is local training of the cohort and the mean of what comes back. Results go to
 benchmarks/results/engine.json and into docs/engine.md, after every workload, so that an interruption loses little.
-The page's sentences about goals are made from the same figures as its tables. See benchmarks/README.md for the peers'
+The page's sentences about goals are made from the same figures as its tables; a run of everything also removes the
+older figures beside them. See benchmarks/README.md for the peers'
 environment.
 """
 
@@ -32,10 +34,14 @@ import numpy as np
 HERE = Path(__file__).parent
 PEERS = HERE / "peers"
 FILES = {"wall": "engine.json", "cpu": "engine_cpu.json"}  # results by clock
+OLDER = tuple(f"<!-- older figures: {word} -->" for word in ("begin", "end"))
 sys.path[:0] = [str(PEERS), str(HERE)]
 import workloads  # noqa: E402
 
-from engine_page import FLOWER, LAST, OURS, PFL, RAY, TWO, WORKERS, page  # noqa: E402
+from engine_page import FLOWER, GOALS, LAST, OURS, PFL, RAY, TWO, WORKERS, complete, page  # noqa: E402
+
+ONE = ("PyTorch loop", f"{PFL}, one process")  # in one process: never the fastest, left out of a quick run
+LENGTHY = ("W2", "W4")  # a quick run has one repetition of these, and two of the others
 
 
 def contenders(peer_python, device):
@@ -68,6 +74,12 @@ def takes_part(contender, workload):
     return not ((workload == "GRU" and contender in (OURS, FLOWER)) or (contender == RAY and workload != "W3"))
 
 
+def matters(contender, workload):
+    """Whether a quick run has this contender: it is compared in a goal of this workload."""
+    asked = [(ours, *others) for w, ours, others, _ in GOALS if w == workload]
+    return contender not in ONE and any(contender in names for names in asked)
+
+
 def run(command, workload, rounds, clock="wall"):
     """Seconds of the rounds after the first, or None if the contender failed."""
     root = ["sh", "-c", 'FEDCOHORT_ROOT=$$ exec "$@"', "contender"] if clock == "cpu" else []
@@ -84,13 +96,17 @@ def run(command, workload, rounds, clock="wall"):
     return json.loads(lines[-1][7:])
 
 
-def compare(name, table, repeats, rounds, clock):
+def compare(name, table, given):
     """Thousand client-samples per second of every contender: best and median over the repetitions."""
-    passes = workloads.WORKLOADS[name].passes
-    table = {contender: command for contender, command in table.items() if takes_part(contender, name)}
-    speeds = {contender: [] for contender in table}
+    passes, rounds, clock = workloads.WORKLOADS[name].passes, given.rounds, given.clock
+    wanted = [c for c in table if takes_part(c, name) and (not given.quick or matters(c, name))]
+    repeats = 1 if given.quick and name in LENGTHY else given.repeats
+    speeds = {contender: [] for contender in wanted}
     for repeat in range(repeats):
-        for contender, command in table.items():
+        for contender in wanted:
+            if given.quick and repeat and contender == FLOWER:  # a third of the time, for the slowest of all
+                continue
+            command = table[contender]
             seconds = run(command, name, rounds, clock)
             if seconds:
                 speeds[contender].append(passes / statistics.median(seconds) / 1e3)
@@ -172,9 +188,13 @@ def write(results):
     document = HERE.parent / "docs" / "engine.md"
     begin, end = (f"<!-- measured{' by CPU' * (clock == 'cpu')}: {word} -->" for word in ("begin", "end"))
     begin += "\n"
-    if document.exists():
-        head, rest = document.read_text().split(begin)
-        document.write_text(head + begin + page(results) + end + rest.split(end)[1])
+    text = document.read_text() if document.exists() else ""
+    if begin in text:
+        head, rest = text.split(begin)
+        text = head + begin + page(results) + end + rest.split(end)[1]
+        if complete(results) and OLDER[0] in text:
+            text = text.split(OLDER[0])[0].rstrip("\n") + "\n" + text.split(OLDER[1])[1]
+        document.write_text(text)
 
 
 def arguments():
@@ -185,13 +205,17 @@ def arguments():
     ask.add_argument("--only", nargs="*", help="contenders whose names contain one of these")
     ask.add_argument("--peers-python", default=HERE / "peers-venv" / "bin" / "python")
     ask.add_argument("--device", default="cpu", help="also time torch_vmap and a PyTorch loop there, e.g. on cuda")
+    ask.add_argument("--quick", action="store_true", help="only what the goals compare, and less often")
     ask.add_argument("--long", action="store_true", help="also time 200 rounds of W1")
     ask.add_argument("--clock", default="wall", choices=list(FILES), help="cpu: on a machine that is busy, by CPU time")
     ask.add_argument("--dry", action="store_true", help="write no files")
     ask.add_argument(
         "--page", action="store_true", help="measure nothing; rewrite docs/engine.md from the stored results"
     )
-    return ask.parse_args()
+    given = ask.parse_args()
+    if given.quick:
+        given.repeats, given.rounds = 2, 1
+    return given
 
 
 def main():
@@ -205,7 +229,7 @@ def main():
         table = {name: c for name, c in table.items() if any(part in name for part in given.only)}
     results = {"machine": machine(), "repeats": given.repeats, "clock": given.clock, "workloads": {}}
     for name in given.workloads:
-        results["workloads"][name] = compare(name, table, given.repeats, given.rounds, given.clock)
+        results["workloads"][name] = compare(name, table, given)
         results["machine"]["load_after"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
         if not given.dry:
             write(results)

@@ -22,6 +22,7 @@ GOALS = (  # workload, whose speed, over the fastest of whom, and by how much
 )
 TABLE = ((OURS, PEERS), (OURS, LOOPS), (WORKERS, LOOPS), (RAY, (OURS,)))
 LONG = 120.0  # seconds that 200 rounds of W1 may take
+ORDER = ("W1", "W2", "W3", "W4", "GRU")
 NARROW = 1.1  # a goal passed by less than this factor is called narrow
 
 
@@ -31,18 +32,32 @@ def ratio(found, ours, others, kind):
     return found[ours][kind] / fastest if ours in found and fastest else None
 
 
+def columns(results):
+    """The workloads that were measured, in the order of the page."""
+    return [w for w in ORDER if results["workloads"].get(w)]
+
+
+def complete(results):
+    """Whether every goal was measured by the wall's clock, so that no older figures are needed beside these."""
+    pairs = [ratio(results["workloads"].get(w, {}), ours, others, "median") for w, ours, others, _ in GOALS]
+    return results.get("clock", "wall") == "wall" and None not in pairs
+
+
 def repetitions(results):
     """How often each workload was measured: "three interleaved repetitions", or what was less."""
-    counts = {w: min(len(v["all"]) for v in found.values()) for w, found in results["workloads"].items() if found}
+    often = {w: {c: len(v["all"]) for c, v in results["workloads"][w].items()} for w in columns(results)}
+    counts = {w: max(found.values()) for w, found in often.items()}
+    fewer = sorted({c for w, found in often.items() for c, n in found.items() if n < counts[w]})
+    end = f" ({', '.join(fewer)} less often)" if fewer else ""
     if len(set(counts.values())) == 1:
         n = next(iter(counts.values()))
-        return f"{n} interleaved repetitions" if n > 1 else "one repetition, so the median is the best"
-    return "repetitions: " + ", ".join(f"{w} {n}" for w, n in counts.items())
+        return (f"{n} interleaved repetitions" if n > 1 else "one repetition, so the median is the best") + end
+    return "interleaved repetitions: " + ", ".join(f"{w} {n}" for w, n in counts.items()) + end
 
 
 def speeds(results):
     """The table of speeds."""
-    names = sorted(results["workloads"])
+    names = columns(results)
     rows = list(dict.fromkeys(c for w in names for c in results["workloads"][w]))
     out = ["| | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
     for c in rows:
@@ -53,7 +68,7 @@ def speeds(results):
 
 def table_of_ratios(results):
     """The table of ratios, medians (best)."""
-    names = sorted(results["workloads"])
+    names = columns(results)
     out = ["| | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
     for ours, others in TABLE:
         pairs = [[ratio(results["workloads"][w], ours, others, kind) for kind in ("median", "best")] for w in names]
