@@ -34,7 +34,6 @@ SOURCE = re.compile(r'<(?:img|source)[^>]*?(?:src|srcset)="docs/')
 ASKS = re.compile(
     r"""<(?:script|img|iframe|source)\b[^>]*?\ssrc(?:set)?=["'](https?:[^"']+)|<link\b[^>]*?\shref=["'](https?:[^"']+)"""
 )
-STUDY = re.compile(r"^(`fedcohort reproduce ([\w:-]+) --scale [^\n]*\n)", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\(\.\./((?:\.\./)*)examples/(\w+)\.py\)")
 CARDS = {f"{entry.kind}s/{entry.name}.md": entry for entry in ENTRIES}
 
@@ -68,8 +67,6 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     text = entry_cards.with_card(entry.kind, entry.name, markdown) if entry else markdown
     for source, target in list(PAGES.items())[1:]:
         text = text.replace(f"../{source})", f"{target})")
-    if page.file.src_uri.startswith("papers"):
-        text = STUDY.sub(_with_picture, text)
     return OUTSIDE.sub(r"](\1examples/\2.md)", text)
 
 
@@ -79,13 +76,6 @@ def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
     if asked:
         raise PluginError(f"{page.file.src_uri} would load {', '.join(sorted(set(asked)))} from another machine")
     return output
-
-
-def _with_picture(study: re.Match[str]) -> str:
-    """The dot plot of a reproduced table, behind the line that says how it was made."""
-    file = f"pictures/papers/{study[2].replace(':', '-')}.svg"
-    there = (ROOT / "docs" / file).exists() and file not in study.string
-    return f"{study[1]}\n![Ours beside the published numbers]({file})\n" if there else study[1]
 
 
 def references() -> dict[str, str]:

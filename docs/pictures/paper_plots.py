@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "pictures" / "papers"
 SCALES = ("laptop", "desk", "paper")
 LINE, HEAD, FOOT, GAP = 18, 34, 34, 22
-LEFT, WIDTH, ACROSS = 210, 1000, 4
+WIDTH, ACROSS, LONGEST = 1000, 4, 44  # pixels, panels, letters of a row
 Cell = Mapping[str, Any]
 
 
@@ -48,19 +48,21 @@ def unique(cells: Sequence[Cell], key: str) -> list[str]:
 
 
 def _draw(result: Mapping[str, Any], rows: list[str], columns: list[str], at: Mapping[tuple[str, str], Cell]) -> Sheet:
-    across = min(ACROSS, len(columns))
+    longest = min(LONGEST, max(map(len, rows)))
+    start = 30 + 7.4 * longest  # where the panels begin
+    across = min(ACROSS if longest < 34 else ACROSS - 1, len(columns))
     lines = -(-len(columns) // across)
     tall = HEAD + LINE * len(rows) + FOOT
     sheet = Sheet(WIDTH, 52 + lines * tall, str(result["title"]))
     sheet.text(12, 20, _cut(str(result["title"]), 118), size=14, bold=True)
     _key(sheet, result)
-    wide = (WIDTH - LEFT - 16 - GAP * (across - 1)) / across
+    wide = (WIDTH - start - 16 - GAP * (across - 1)) / across
     for number, column in enumerate(columns):
-        left = LEFT + (number % across) * (wide + GAP)
+        left = start + (number % across) * (wide + GAP)
         top = 52 + (number // across) * tall
         if number % across == 0:
             for i, row in enumerate(rows):
-                sheet.text(LEFT - 12, top + HEAD + LINE * i + 13, _cut(row, 34), anchor="end")
+                sheet.text(start - 12, top + HEAD + LINE * i + 13, _cut(row, LONGEST), anchor="end")
         cells = [at.get((row, column)) for row in rows]
         _panel(sheet, left, top, wide, column, cells)
     return sheet
