@@ -172,6 +172,17 @@ def test_correction_is_c_minus_c_k():
     assert "full_gradient" in Scaffold(option="I").prepare(PLAN, MODEL, who).measure
 
 
+def test_corrections_of_a_cohort_add_up_to_nothing_where_it_is_its_own_reference():
+    """Eq. 6: -c_k + mean_S c_j, whoever is asked."""
+    method = Scaffold(option="I", reference="cohort")
+    method.state.write(np.array([0, 1, 4]), np.array([[3.0, 0.0, 1.0], [1.0, 2.0, 0.0], [0.0, 0.0, 6.0]]), np.ones(3))
+    plan = method.prepare(PLAN, MODEL, np.array([0, 4, 77]))
+    assert np.allclose(plan.correction[0], [-2.0, 0.0, 4 / 3], atol=1e-6)  # mean (1, 0, 7/3) less (3, 0, 1)
+    assert np.allclose(plan.correction.sum(axis=0), 0.0, atol=1e-5)
+    with pytest.raises(BadParameter, match="option II reads the mean of all"):
+        Scaffold(reference="cohort")
+
+
 def test_own_correction_comes_on_top():
     plan = Scaffold().prepare(Plan(correction=np.full(3, 0.5, np.float32)), MODEL, np.array([0, 1]))
     assert np.allclose(plan.correction, 0.5)

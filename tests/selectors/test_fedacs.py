@@ -28,6 +28,27 @@ class TestFedACSFast(SelectorContract):
         return FedACS(fast=True, forget=0.98)
 
 
+class TestFedACSByUpdate(SelectorContract):
+    """Compares the updates that the server has anyway."""
+
+    runs = 40
+
+    def make(self):
+        return FedACS(insight="update")
+
+
+def test_the_whole_networks_update_is_compared_like_the_insight():
+    """The same vectors as insight and as update teach the same, and only one of the two is asked for."""
+    step, update = FedACS(), FedACS(insight="update")
+    assert (step.needs, update.needs) == (frozenset({"samples", "insight"}), frozenset({"samples", "delta"}))
+    vectors = np.array(line([0.0, 1.0, 5.0]), np.float32)
+    step.observe(told(0, [0, 1, 2], vectors))
+    result = told(0, [0, 1, 2], vectors)
+    update.observe(RoundResult(0, result.clients, result.outcome, result.duration, Signals({"delta": vectors})))
+    assert np.array_equal(step.state.wins, update.state.wins)
+    assert step.state.wins.any()
+
+
 class TestFedACSStopped(SelectorContract):
     """Stops in the middle of the kit's runs."""
 

@@ -81,7 +81,7 @@ def test_min_delta_is_the_rise_that_counts(delta, rise):
     assert selector.state.act_reward[-1] == pytest.approx(want, abs=1e-5)
 
 
-@pytest.mark.parametrize("form", ["relative", "eq5", "repo"])
+@pytest.mark.parametrize("form", ["relative", "eq5", "printed", "repo"])
 def test_rewards_are_bounded_whatever_is_sent(form):
     rng = generator(0, "bounded")
     selector = FlashRL(divergence=form, warmup="none", hidden=4, steps=1)
@@ -112,10 +112,11 @@ def test_divergence_of_a_ten_per_cent_change():
 
 def test_divergences_by_hand():
     """w = (2, -1, 0), w_1 = (3, 1, 0.5): gaps 1, 2, 0.5. Relative 3.5 / 3; eq5 with floor 0.1: (1/2 + 2/1 + .5/.1) / 3;
-    repo, zeros left out: |(1/2 - 2) / 2|."""
+    printed, zeros left out: (1/2 + 2) / 2; repo, zeros left out: |(1/2 - 2) / 2|."""
     w, own = np.array([2.0, -1.0, 0.0]), np.array([[3.0, 1.0, 0.5]])
     assert divergence(own, w, "relative")[0] == pytest.approx(3.5 / 3)
     assert divergence(own, w, "eq5")[0] == pytest.approx(7.5 / 3)
+    assert divergence(own, w, "printed")[0] == pytest.approx(1.25)
     assert divergence(own, w, "repo")[0] == pytest.approx(0.75)
 
 

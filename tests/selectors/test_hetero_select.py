@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -131,6 +132,31 @@ def test_temperature_schedule():
     """tau0 (1 - 0.5 min(t / 100, 1))."""
     s = HeteroSelect(tau0=2.0)
     assert [s._temperature(t) for t in (0, 50, 100, 400)] == [2.0, 1.5, 1.0, 1.0]
+
+
+def test_adaptive_numbers_by_hand():
+    """Validation 0.5, 0.6 (both the best so far), 0.4: heat 0.9, 0.81, 0.9. Asked 2, 2, 1, 1, 0, 0 times: mean 1,
+    deviation sqrt(2/3), so gamma is 0.7 (1 + sqrt(2/3))."""
+    s, fixed = played(adaptive=True), played()
+    assert s.state.heat == 1.0  # no round had a score
+    for t, (score, heat) in enumerate(((0.5, 0.9), (0.6, 0.81), (0.4, 0.9)), start=2):
+        s.observe(replace(told(t, [], [], []), score=score))
+        assert s.state.heat == pytest.approx(heat)
+    assert s._temperature(0) == pytest.approx(0.9)
+    times = np.array([2, 2, 1, 1, 0, 0], np.float32)
+    assert s._gamma(times) == pytest.approx(0.7 * (1 + np.sqrt(2 / 3)))
+    assert fixed._gamma(times) == 0.7
+    for t in range(5, 60):
+        s.observe(replace(told(t, [], [], []), score=0.1))
+    assert s.state.heat == 2.0  # within [0.1, 2]
+
+
+class TestAdaptiveHeteroSelect(SelectorContract):
+    exempt = HeteroSelect.exempt
+    runs = 25
+
+    def make(self):
+        return HeteroSelect(adaptive=True, diversity="none")
 
 
 def exact_inclusion(score, tau, m):
