@@ -29,7 +29,11 @@ def trial(**gains):
         ({"ledger": 1.2, "oort": 1.3}, "Use ledger: "),  # oort is not certainly better than ledger
         ({"ledger": 0.0, "oort": 2.0}, "Use oort: +2.0 points"),
         ({"ledger": -1.0, "oort": 0.0}, "Use uniform: ledger is at -1.0 points"),
-        ({"ledger": 0.0, "oort": 0.0}, "Undecided: ledger is at -0.0 points"),
+        (
+            {"ledger": 0.1, "oort": 0.0},
+            "Use ledger: nothing speaks against it, and nothing is shown either: +0.1 points",
+        ),
+        ({"ledger": -0.1, "oort": 0.0}, "Undecided: ledger is at -0.1 points"),
         ({"oort": 0.0}, "Undecided: nothing on the list"),
     ],
 )
@@ -64,7 +68,8 @@ def test_everybody_gets_the_time_of_uniform_and_a_broken_entry_is_told(own):
     assert {r.selector.partition("(")[0] for r in found.rows} == {"uniform", "round-robin", "fedcs"}
     assert found.row("fedcs").rounds > found.row("uniform").rounds  # the fast ones fit more rounds into the time
     assert "nobody" in found.failed
-    assert found.sentence().startswith("Undecided: nothing on the list")
+    assert found.sentence().startswith("Undecided: ")
+    assert found.sentence().endswith("(2 seeds, range); that decides nothing, and a verdict needs --seeds 6 or more.")
 
 
 def invoke(*arguments):

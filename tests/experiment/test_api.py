@@ -106,3 +106,39 @@ def test_a_run_builds_its_world_and_task_once(tmp_path, monkeypatch):
     running.run(RunConfig(task="digits-softmax", rounds=1, cohort_size=3), tmp_path / "r")
     running.resume(tmp_path / "r")
     assert len(built) == 2  # one each
+
+
+def test_a_sweep_takes_objects_that_a_text_makes_again(tmp_path):
+    keys = {"task": "quadratic", "rounds": 2, "cohort_size": 2, "seeds": np.arange(2), "workers": 1}
+    outcome = fc.sweep(store=tmp_path, selectors=[fc.make_selector("oort"), "uniform"], **keys)
+    assert sorted(c.selector for c in outcome.runs.values()) == ["oort", "oort", "uniform", "uniform"]
+    assert not outcome.errors
+
+    class Here(type(fc.make_selector("uniform"))):
+        """One that only this function knows."""
+
+    with pytest.raises(FedcohortError, match="nothing says how to make this object there; put it into a module"):
+        fc.sweep(store=tmp_path, selectors=[Here()], **keys)
+
+
+def test_folders_may_be_texts_and_numbers_numpy_s(tmp_path):
+    place = str(tmp_path / "run")
+    made = fc.simulate("oort", task="quadratic", rounds=np.int64(2), cohort_size=2, seed=np.uint8(3), out=place)
+    assert resume(place).history.rows == running.read(place).history.rows == made.rows
+    assert running.read_model(place).flat.params.shape == made.model.flat.params.shape
+    assert repr(made).startswith("<History: 2 rounds, 50 clients")
+    with pytest.raises(FedcohortError, match="this is a file, and a run is kept in a folder"):
+        fc.simulate("oort", task="quadratic", rounds=2, cohort_size=2, out=__file__)
+
+
+def test_a_changed_fleet_is_another_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fleet = tmp_path / "fleet.csv"
+    fleet.write_text("client,seconds\na,1\nb,2\n")
+    config = RunConfig(world="mixed-v1(latency='given(fleet.csv)')")
+    first = config.digest()
+    assert RunConfig(world="mixed-v1(latency={'kind': 'given', 'path': 'fleet.csv'})").digest() == first
+    (tmp_path / "copy.csv").write_bytes(fleet.read_bytes())
+    assert RunConfig(world="mixed-v1(latency='given(path=copy.csv)')").digest() == first
+    fleet.write_text("client,seconds\na,1\nb,3\n")
+    assert config.digest() != first

@@ -41,6 +41,22 @@ def test_wilcoxon_by_counting_signs(d):
     assert paired.wilcoxon(d) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("n", [6, 9, 14])
+def test_the_interval_of_the_signed_rank_test_is_the_test_turned_round(n):
+    """A shift is inside where the test of the shifted differences does not refuse it; coverage is at least 95 %."""
+    rng = np.random.default_rng(n)
+    inside = 0
+    for _ in range(60):
+        d = rng.normal(0.4, 1.0, n)
+        low, high = paired.signed_rank_interval(d)
+        assert (low <= 0 <= high) == (paired.wilcoxon(d) >= 0.05)
+        assert paired.wilcoxon(d - (low - 1e-9)) < 0.05 <= paired.wilcoxon(d - (low + 1e-9))
+        assert paired.wilcoxon(d - (high + 1e-9)) < 0.05 <= paired.wilcoxon(d - (high - 1e-9))
+        inside += low <= 0.4 <= high
+    assert inside >= 54
+    assert paired.signed_rank_interval([1.0, 2.0, 3.0, 4.0, 5.0]) == (-np.inf, np.inf)
+
+
 def test_wilcoxon_at_its_edges():
     """Nothing, one pair, no difference at all; and more ties than are counted: near the exact value of the same."""
     assert [paired.wilcoxon(d) for d in ([], [0.7], [0.0, 0.0])] == [1.0, 1.0, 1.0]
@@ -160,7 +176,7 @@ def test_never_is_worse_than_any_number_and_in_no_mean():
     assert oort.p == pytest.approx(2 / 2**6)  # sign test
     assert oort.verdict == "better (not reached counts as worst)"
     nobody = compare_records(runs, metric("time_to_target"), target=0.99)
-    assert (row(nobody, "oort").mean, row(nobody, "oort").verdict) == (None, "no difference in any seed")
+    assert (row(nobody, "oort").mean, row(nobody, "oort").verdict) == (None, "no values to compare")
     own = compare_records(runs, metric("time_to_target"))  # target: where the baseline ends, (2 * .8 + 4 * .3) / 6
     assert own.settings[0].target == pytest.approx(2.8 / 6)
     assert row(own, "oort").mean == 10.0

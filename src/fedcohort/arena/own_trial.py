@@ -3,7 +3,8 @@
 Everybody gets the same time: as long as `uniform` takes for so many rounds with that seed. A run's score is its test
 accuracy over the last quarter of that time. Runs with one seed meet the same world, so differences are taken seed by
 seed. `ledger` against `uniform` is the question asked beforehand; whatever else looks better must hold after Holm's
-correction for having looked at several.
+correction for having looked at several. The interval is the exact one of the signed-rank test: with six seeds a
+bootstrap interval covers 86 % instead of the 95 % that it says, this one 97 %.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedcohort.errors import FedcohortError, check
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.metrics.paired import LEAST_SEEDS, holm, spread, wilcoxon
+from fedcohort.experiment.metrics.paired import VERDICT_SEEDS, holm, signed_rank_interval, wilcoxon
 from fedcohort.experiment.runs import build
 from fedcohort.rounds.history import History
 
@@ -41,8 +42,10 @@ class TrialRow:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Interval of the mean gain (with few seeds: the range)."""
-        return spread(self.gains)
+        """The exact interval of the gain that belongs to the signed-rank test; with fewer than six seeds the range."""
+        if self.gains.size < VERDICT_SEEDS:
+            return float(self.gains.min()), float(self.gains.max())
+        return signed_rank_interval(self.gains)
 
     def gain(self) -> str:
         """The gain with its interval."""
@@ -65,29 +68,43 @@ class SelectorTrial:
         return next((r for r in self.rows if r.selector.partition("(")[0] == name), None)
 
     def sentence(self) -> str:
-        """The advice: one sentence with an interval."""
-        low = "range" if self.seeds < LEAST_SEEDS else "95 % interval"
-        tail = f"at the same time ({self.seeds} seeds, {low})"
-        base, mine = self.row(BASE), self.row(PROPOSED)
-        others = [r for r in self.rows if r is not base and r.gains.mean() > 0 and r.p < ALPHA and r.bounds[0] > 0]
-        best = max(others, key=lambda r: float(r.gains.mean()), default=None)
-        if mine is not None and mine in others and best is not None and not self._beats(best, mine):
-            best = mine
+        """The advice: one sentence with an interval. Fewer than six seeds give a range, and no verdict."""
+        few = self.seeds < VERDICT_SEEDS
+        tail = f"at the same time ({self.seeds} seeds, {'range' if few else '95 % interval'})"
+        mine = self.row(PROPOSED)
+        best = None if few else self._best(mine)
         if best is not None:
             return f"Use {best.selector}: {best.gain()} over uniform {tail}."
+        if few:
+            shown = mine or next(r for r in self.rows if r is not self.row(BASE) or len(self.rows) == 1)
+            lean = "nothing speaks against it" if shown is mine and mine.gains.mean() >= 0 else "that decides nothing"
+            fact = f"{shown.selector} is at {shown.gain()} against uniform {tail}"
+            return f"Undecided: {fact}; {lean}, and a verdict needs --seeds {VERDICT_SEEDS} or more."
+        more = f"--seeds {2 * self.seeds} would tell more"
         if mine is None:
-            return (
-                f"Undecided: nothing on the list is certainly better than uniform {tail}; more --seeds would tell more."
-            )
+            return f"Undecided: nothing on the list is certainly better than uniform {tail}; {more}."
         if mine.p < ALPHA and mine.bounds[1] < 0:
             return f"Use uniform: ledger is at {mine.gain()} against it {tail}, and nothing else is certainly better."
-        lean = "nothing speaks against ledger" if mine.gains.mean() >= 0 else "until then uniform is the safer choice"
-        more = f"--seeds {2 * self.seeds} would tell more"
-        return f"Undecided: ledger is at {mine.gain()} against uniform {tail}; {lean}, {more}."
+        if mine.gains.mean() >= 0:
+            fact = f"nothing speaks against it, and nothing is shown either: {mine.gain()} over uniform {tail}"
+            return f"Use ledger: {fact}; {more}."
+        fact = f"ledger is at {mine.gain()} against uniform {tail}"
+        return f"Undecided: {fact}; until then uniform is the safer choice, {more}."
+
+    def _best(self, mine: TrialRow | None) -> TrialRow | None:
+        """Who is certainly better than uniform: the best of them, and ledger unless that one beats it, too."""
+        others = [r for r in self.rows if r.gains.mean() > 0 and r.p < ALPHA and r.bounds[0] > 0]
+        best = max(others, key=lambda r: float(r.gains.mean()), default=None)
+        kept = mine is not None and mine in others and best is not None and not self._beats(best, mine)
+        return mine if kept else best
 
     def _beats(self, one: TrialRow, other: TrialRow) -> bool:
         difference = one.gains - other.gains
-        return one is not other and spread(difference)[0] > 0 and len(self.rows) * wilcoxon(difference) < ALPHA
+        return (
+            one is not other
+            and signed_rank_interval(difference)[0] > 0
+            and len(self.rows) * wilcoxon(difference) < ALPHA
+        )
 
 
 def compare_on(

@@ -57,9 +57,11 @@ def advise_command(
     config = _config(text, world, latency, availability, cohort_size)
     from fedcohort.arena.own_trial import SHORTLIST, compare_on
     from fedcohort.experiment.sweep import split
+    from fedcohort.experiment.texts import canonical
 
     console = Console(highlight=False, soft_wrap=True)
-    chosen = split(selectors) if selectors else [*SHORTLIST, *_from_arena(console, config, SHORTLIST)]
+    named = [canonical("selector", name) for name in split(selectors)] if selectors else []
+    chosen = named or [*SHORTLIST, *_from_arena(console, config, SHORTLIST)]
     with Console(stderr=True).status("") as status:
         told = lambda name, seed: status.update(f"{plain(name)}, seed {seed}")  # noqa: E731
         trial = compare_on(config, chosen, seeds=seeds, rounds=rounds, on_run=told)

@@ -8,11 +8,10 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-import fedcohort
 from fedcohort.core.pack import PackError
 
 WHOLE = "FEDCOHORT_TRACEBACK"  # set to 1 to see the whole traceback
-_OURS = Path(fedcohort.__file__).parent
+_OURS = Path(__file__).parents[1]
 
 
 def own_mistake(error: Exception) -> str | None:

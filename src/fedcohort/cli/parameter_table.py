@@ -38,7 +38,8 @@ def parameter_rows(made: Any) -> list[ParameterRow]:
     >>> row.name, row.default, row.range, row.symbol, row.meaning
     ('explore', '0.9', 'between 0 and 1', 'eps', 'share of the cohort for never-tried clients, at first.')
     """
-    known, told = declared(made.__init__ if isinstance(made, type) else made), described(made)
+    constructor: Any = made.__init__ if inspect.isclass(made) else made
+    known, told = declared(constructor), described(made)
     out = []
     for name, parameter in parameters(made).items():
         default = "" if parameter.default is parameter.empty else repr(parameter.default)

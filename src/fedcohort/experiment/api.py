@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedcohort.errors import BadParameter, check
 from fedcohort.experiment.config import from_mapping
@@ -18,6 +20,7 @@ from fedcohort.experiment.sweep import SweepOutcome, run_sweep
 from fedcohort.experiment.sweep import from_mapping as sweep_from
 from fedcohort.experiment.texts import OWNERS, WORLD
 from fedcohort.protocols import Method, Selector
+from fedcohort.registry.own_objects import GIVEN, check_calls
 from fedcohort.rounds.history import History
 from fedcohort.storage.run_folder import RunFolder
 
@@ -68,7 +71,7 @@ def simulate(
     own = {k: v for k, v in given.items() if not isinstance(v, str) and not (k == "world" and v is None)}
     for kind, value in own.items():
         _check_not_data(kind, value)
-        shown = " ".join(f"{kind} = {value!r}".split())[:120]
+        shown = _shown(kind, value)
         remedy = f"give an object of it, e.g. {getattr(value, '__name__', '')}()"
         check(not isinstance(value, type), shown, "this is a class", remedy)
         check(
@@ -77,6 +80,8 @@ def simulate(
             f"this is neither the name of a {kind} nor an object with {' and '.join(_PARTS[kind])}",
             f"see `fedcohort list {kind}s`, or docs/testing.md for your own",
         )
+        if kind in ("selector", "method"):
+            check_calls(kind, type(value).__name__, value, stored=out is not None)
     if world is None and "task" in own:
         given["world"] = OWNERS if own["task"].owners() is not None else WORLD
     texts = {k: text_of(k, v) if k in own else v for k, v in given.items() if v is not None}
@@ -93,21 +98,26 @@ def simulate(
     return run(config, folder, on_round, Objects(**own)).history
 
 
+def _shown(kind: str, value: Any) -> str:
+    return " ".join(f"{kind} = {value!r}".split())[:120]
+
+
 def _check_not_data(kind: str, value: Any) -> None:
     from fedcohort.data.dataset import Dataset
 
     if isinstance(value, Dataset):
         rule = "a Dataset is data, and a task is data with a model and its training"
         remedy = "give task=fedcohort.task_from(data)"
-        raise BadParameter(f"{kind} = {value!r}", rule, remedy)
+        raise BadParameter(_shown(kind, value), rule, remedy)
     if kind == "task" and callable(value) and not hasattr(value, "bind"):  # a torch module, or what makes one
         rule = "a module is a model, and a task is a model with data and its training"
-        raise BadParameter(f"{kind} = {value!r}"[:200], rule, "give task=fedcohort.TorchTask(module, (x, y))")
+        raise BadParameter(_shown(kind, value), rule, "give task=fedcohort.TorchTask(module, (x, y))")
 
 
 def sweep(*, store: str | Path = ROOT, workers: int = 0, on_event: OnEvent | None = None, **keys: Any) -> SweepOutcome:
     """Run all combinations of lists: selectors, methods, worlds, tasks, seeds, and any other key that is a list.
 
+    A selector, method, world or task is a text, or an object that a text can make again (of a module, not of a script).
     Parameters are written with two underscores: `selector__explore=[0.1, 0.5]` changes those selectors that have it.
     Runs are kept in the folder `store`, which is what `compare` and reports read; those that it has are not repeated.
     `workers` is the number of processes (0: one per core), and `on_event` hears of every round and run.
@@ -117,8 +127,28 @@ def sweep(*, store: str | Path = ROOT, workers: int = 0, on_event: OnEvent | Non
     >>> list(outcome.states.values())
     ['run', 'run']
     """
-    values = {key.replace("__", "."): value for key, value in keys.items()}
+    values = {key.replace("__", "."): _as_texts(key, value) for key, value in keys.items()}
     return run_sweep(sweep_from(values), Store(Path(store)), workers=workers, on_event=on_event)
+
+
+def _as_texts(key: str, given: Any) -> Any:
+    """Objects as the texts that make them again: the runs of a sweep are done by other processes."""
+    if isinstance(given, np.ndarray):  # seeds=np.arange(5)
+        return given.tolist()
+    kind = key.removesuffix("s")
+    if kind not in _PARTS:
+        return given
+    if isinstance(given, (list, tuple)):
+        return [_as_texts(key, each) for each in given]
+    if isinstance(given, (str, Mapping)) or not all(hasattr(given, part) for part in _PARTS[kind]):
+        return given
+    text = text_of(kind, given)
+    rule = "other processes do the runs of a sweep, and nothing says how to make this object there"
+    name = type(given).__name__
+    remedy = f"put it into a module and name it as 'mymodule:{name}(...)', or loop over simulate"
+    check(not isinstance(given, type), f"{key}: {name} {given!r}"[:120], "this is a class", "give an object of it")
+    check(not text.startswith(GIVEN), f"{key}: a {name}", rule, remedy)
+    return text
 
 
 def task_from(

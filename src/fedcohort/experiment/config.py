@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+
 from fedcohort.core.constraints import Choice, CountOrZero
 from fedcohort.engines.interface import DEVICES, ENGINES, PRECISIONS
 from fedcohort.errors import BadParameter, ConfigError, UnknownName
@@ -161,6 +163,7 @@ def from_mapping(values: Mapping[str, Any]) -> RunConfig:
     for key in values:
         if key not in KEYS:
             raise unknown_key(key, given=values)
+    values = {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}  # a seed of np.arange(5)
     try:
         given = [k for k in texts.KINDS if k in values]
         return RunConfig(**{**values, **{k: _text(k, values) for k in (*given, "world")}})

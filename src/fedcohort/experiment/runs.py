@@ -20,7 +20,7 @@ from fedcohort.engines.trained_model import TrainedModel, layout_from, plain_lay
 from fedcohort.errors import RunExists, RunWarning, StoreError
 from fedcohort.experiment.config import RunConfig, from_mapping
 from fedcohort.experiment.perfect_choice import Informed
-from fedcohort.experiment.texts import WORLD
+from fedcohort.experiment.texts import WORLD, reads_files
 from fedcohort.protocols import Method, Selector
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
 from fedcohort.rounds.history import History, read_history
@@ -113,6 +113,8 @@ def run(
     >>> run(RunConfig(selector="oort", task="quadratic", rounds=3, cohort_size=2)).history.column("asked").tolist()
     [2.0, 2.0, 2.0]
     """
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder}", "this is a file, and a run is kept in a folder", "name another place")
     if folder is not None and RunFolder(folder).begun:
         raise RunExists(
             f"run folder {folder}", "it holds a run already", f"`fedcohort resume {folder}`, or another --out"
@@ -123,7 +125,8 @@ def run(
         return RunResult(config, _with_model(simulation))
     files = RunFolder(folder)
     header: dict[str, Any] = {"config": config.to_dict(), "version": __version__}
-    if any(":" in text for text in (config.selector, config.method, config.world, config.task)):
+    four = (config.selector, config.method, config.world, config.task)
+    if any(":" in text for text in four) or reads_files(config.world):
         header["digest"] = config.digest()  # of the files and modules as they are now
     if simulation.history.names:
         header["clients"] = list(simulation.history.names)
@@ -136,7 +139,7 @@ def run(
         return _complete(config, simulation, files, journal, on_round)
 
 
-def resume(folder: Path, on_round: OnRound | None = None, own: Objects | None = None) -> RunResult:
+def resume(folder: str | Path, on_round: OnRound | None = None, own: Objects | None = None) -> RunResult:
     """Continue the run in this folder from its newest snapshot; `on_round` hears of the rounds that were missing.
 
     A run that was started with objects which no text makes again needs them in `own`.
@@ -147,6 +150,7 @@ def resume(folder: Path, on_round: OnRound | None = None, own: Objects | None = 
     >>> resume(folder).history.rows == first.history.rows
     True
     """
+    folder = Path(folder)
     with contextlib.closing(Journal.open(RunFolder(folder).existing_journal(), repair=True)) as journal:
         config = configuration(journal)
         if changed_since(journal, config):
@@ -154,7 +158,7 @@ def resume(folder: Path, on_round: OnRound | None = None, own: Objects | None = 
         return _complete(config, build(config, own), RunFolder(folder), journal, on_round)
 
 
-def read(folder: Path) -> RunResult:
+def read(folder: str | Path) -> RunResult:
     """What a run folder holds, finished or not, also while the run is going.
 
     >>> from tempfile import mkdtemp
@@ -163,13 +167,14 @@ def read(folder: Path) -> RunResult:
     >>> read(folder).config == done.config
     True
     """
+    folder = Path(folder)
     journal = RunFolder(folder).reader()
     return RunResult(configuration(journal), read_history(journal), folder)
 
 
-def read_model(folder: Path) -> TrainedModel:
+def read_model(folder: str | Path) -> TrainedModel:
     """The model after the last round that a run folder keeps. Nothing that the folder names is imported."""
-    files = RunFolder(folder)
+    files = RunFolder(Path(folder))
     found = Snapshots(files.snapshots).latest()
     if found is None:
         raise StoreError(f"run folder {folder}", "it keeps no model yet", "wait for the first snapshot, or resume it")

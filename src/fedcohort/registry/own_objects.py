@@ -178,17 +178,27 @@ def _checked(kind: str, text: str, made: Any, promise: Any, remedy: str) -> Any:
         lacking = [n for n in members if not hasattr(made, n)]
         rule = f"it makes a {type(made).__name__}, which is not a {kind}"
         raise BadParameter(f"{text}", rule + (f": it lacks {', '.join(lacking)}" if lacking else ""), remedy)
-    for name, arguments in _CALLS[kind].items():
-        try:
-            inspect.signature(getattr(made, name)).bind(*arguments)
-        except TypeError:
-            own = inspect.signature(getattr(made, name))
-            rule = f"its {name} is written {name}(self{', ' if own.parameters else ''}{str(own)[1:-1]})"
-            better = f"write def {name}({', '.join(('self', *arguments))})"
-            raise BadParameter(f"{text}", rule, better) from None
-        except ValueError:  # a builtin without a signature
-            continue
+    check_calls(kind, text, made)
     return made
+
+
+def check_calls(kind: str, text: str, made: Any, *, stored: bool = True) -> None:
+    """Refuse a member that cannot be called as it will be; those about saving count where the run is kept."""
+    for name, arguments in _CALLS[kind].items():
+        if not stored and "state_dict" in name:
+            continue
+        if not hasattr(made, name):
+            remedy = "inherit from fedcohort." + ("StatefulSelector" if kind == "selector" else "methods.MethodBase")
+            raise BadParameter(text, f"it lacks {name}, and a run that is kept saves the state of its {kind}", remedy)
+        try:
+            own = inspect.signature(getattr(made, name))
+        except (TypeError, ValueError):  # a builtin without a signature
+            continue
+        try:
+            own.bind(*arguments)
+        except TypeError:
+            rule = f"its {name} is written {name}(self{', ' if own.parameters else ''}{str(own)[1:].partition(')')[0]})"
+            raise BadParameter(text, rule, f"write def {name}({', '.join(('self', *arguments))})") from None
 
 
 def as_task(text: str, found: Any, arguments: dict[str, Any]) -> TaskSpec:

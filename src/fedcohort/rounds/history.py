@@ -42,6 +42,11 @@ class History:
     names: tuple[str, ...] = ()  # of the clients by slot, where the data name them
     model: TrainedModel | None = field(default=None, repr=False)  # after the last round; None where it was only read
 
+    def __repr__(self) -> str:
+        last = self.rows[-1] if self.rows else {}
+        said = [f"{k} {last[k]:.4g}" for k in ("accuracy", "loss", "clock") if k in last]
+        return f"<History: {len(self.rows)} rounds, {self.population} clients{''.join(', ' + s for s in said)}>"
+
     def append(self, row: dict[str, Any], cohort: Index, reasons: Mapping[int, str], used: Index) -> None:
         """One more round."""
         self.rows.append(row)

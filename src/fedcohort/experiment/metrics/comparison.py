@@ -198,7 +198,7 @@ def verdict(row: Row, better: int) -> str:
     if row.pairs == 0:
         return "no seed in common with the baseline"
     if row.wins == row.losses == 0:
-        return "no difference in any seed"
+        return "no difference in any seed" if row.difference is not None else "no values to compare"
     ahead = row.wins > row.losses if row.unreached else (row.difference or 0.0) * better > 0
     word, count = ("better", row.wins) if ahead else ("worse", row.losses)
     if row.pairs < paired.VERDICT_SEEDS:
