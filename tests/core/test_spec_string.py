@@ -63,3 +63,32 @@ def test_what_would_not_fit_into_memory_is_refused():
         lookup.make_world_spec("iid-v1(clients=1000000000000)")
     with pytest.raises(BadParameter, match="hidden = 1000000000000"):
         catalogue.get("digits-mlp", hidden=10**12)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "ucb1(explore=1e308)",
+            "ledger(pace=1e308)",
+            "floor(every=1000000000000)",
+            "blocklist(rounds=1000000000000)",
+        ),
+        *("flash-rl(steps=1000000000000)", "favor(steps=1000000000000)", "neural-bandit(steps=1000000000000)"),
+    ],
+)
+def test_numbers_that_end_in_an_overflow_or_never_are_refused(text):
+    with pytest.raises(BadParameter):
+        lookup.make_selector(text)
+
+
+@pytest.mark.parametrize("text", ["fedadam(tau=1e308)", "fedyogi(tau=1e308)", "norm-clip(rate=1000000000000)"])
+def test_those_of_methods_too(text):
+    with pytest.raises(BadParameter):
+        lookup.make_method(text)
+
+
+def test_a_tiny_share_of_divfl_looks_at_everybody():
+    import fedcohort as fc
+
+    assert fc.simulate(selector="divfl(epsilon=1e-320)", task="quadratic", rounds=2, cohort_size=2).rows

@@ -152,6 +152,8 @@ Positive = Annotated[float, Interval(0, ends="()")]
 NotNegative = Annotated[float, Interval(0, ends="[)")]
 Count = Annotated[int, Interval(1)]
 CountOrZero = Annotated[int, Interval(0)]
+Moderate = Annotated[float, Interval(0, 1e9)]  # a weight that can be squared and summed up
+ModerateCount = Annotated[int, Interval(1, 1_000_000)]  # rounds or steps that are gone through one by one
 Problem = tuple[str, str, str]
 
 

@@ -23,11 +23,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from fedcohort.core.constraints import Positive
+from fedcohort.core.constraints import Interval, Positive
 from fedcohort.core.table import Table, TableError, ragged
 from fedcohort.errors import checked
 from fedcohort.methods.base import Buffers, Decay, Double, MethodBase, Step, Weighting, shares, sized, weighted_sum
@@ -68,7 +68,7 @@ class FedOpt(MethodBase):
         server_lr: Positive = 0.01,  # [eta]
         beta1: Decay = 0.9,  # [beta_1]
         beta2: Decay = 0.99,  # [beta_2]
-        tau: Positive = 1e-3,  # [tau]
+        tau: Annotated[float, Interval(0, 1e9, ends="(]")] = 1e-3,  # [tau]
         weighting: Weighting = "data",
         buffers: Buffers = "average",
     ) -> None:
@@ -142,7 +142,7 @@ class FedAdagrad(FedOpt):
         *,
         server_lr: Positive = 0.1,  # [eta]
         beta1: Decay = 0.0,  # [beta_1] no momentum by default
-        tau: Positive = 1e-3,  # [tau]
+        tau: Annotated[float, Interval(0, 1e9, ends="(]")] = 1e-3,  # [tau]
         weighting: Weighting = "data",
         buffers: Buffers = "average",
     ) -> None:

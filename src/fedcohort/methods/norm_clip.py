@@ -30,7 +30,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from fedcohort.core.constraints import Interval, NotNegative, Positive
+from fedcohort.core.constraints import Interval, Positive
 from fedcohort.core.table import Table, TableError
 from fedcohort.errors import checked
 from fedcohort.methods._parts.robust import RobustMethod, row_norms
@@ -75,7 +75,7 @@ class NormClip(RobustMethod):
         zero: Annotated[float, Interval(1)] = 5.0,  # Z as a multiple of Q
         bound: Positive | None = None,  # [C]
         quantile: Annotated[float, Interval(0, 1, ends="()")] = 0.5,  # [gamma]
-        rate: NotNegative = 0.2,  # [eta_C]
+        rate: Annotated[float, Interval(0, 100)] = 0.2,  # [eta_C]
         weighting: Weighting = "uniform",
         buffers: Buffers = "average",
     ) -> None:

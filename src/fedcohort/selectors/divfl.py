@@ -92,7 +92,7 @@ class DivFL(StatefulSelector[UpdateMemory]):
         """Positions of those chosen, the gain of each, and how many of the remembered are nearest to it."""
         rows = shortened(self.state.row.astype(np.float64))
         distance = np.sqrt(squared_distances(rows, rows[candidates]))
-        sample = math.ceil(candidates.size / k * math.log(1 / self.epsilon)) if self.epsilon else candidates.size
+        sample = math.ceil(candidates.size / k * -math.log(self.epsilon)) if self.epsilon else candidates.size
         chosen, gain = facility_location(distance, k, sample, rng)
         nearest = np.bincount(np.argmin(distance[:, chosen], axis=1), minlength=k).astype(np.float64)
         return candidates[chosen], gain, nearest

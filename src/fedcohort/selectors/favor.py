@@ -118,7 +118,7 @@ class Favor(AgentSelector[FavorState]):
         discount: Discount = 0.9,
         memory: Count = 1000,
         batch: Count = 50,
-        steps: Count | None = None,
+        steps: Annotated[int, Interval(1, 10_000)] | None = None,
         copy_every: Count = 10,
         centre: bool | None = None,
         horizon: CountOrZero = 0,

@@ -41,7 +41,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from fedcohort.core import draw
-from fedcohort.core.constraints import Choice, Count, CountOrZero, Finite, NotNegative, Positive, Share
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Finite, Interval, NotNegative, Positive, Share
 from fedcohort.core.table import column
 from fedcohort.errors import check, checked
 from fedcohort.selectors._parts import weight_embedding as blocks
@@ -139,7 +139,7 @@ class FlashRL(AgentSelector[FlashRLState]):
         discount: Discount = 0.9,
         memory: Count = 1000,
         batch: Count = 50,
-        steps: Count | None = None,
+        steps: Annotated[int, Interval(1, 10_000)] | None = None,
         copy_every: Count = 10,
         centre: bool | None = None,
         horizon: CountOrZero = 0,

@@ -46,7 +46,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.core.constraints import Choice, NotNegative, Positive
+from fedcohort.core.constraints import Choice, Moderate, Positive
 from fedcohort.core.table import Table, column
 from fedcohort.errors import checked
 from fedcohort.selectors._parts import ledger_quality, ledger_search
@@ -107,10 +107,10 @@ class Ledger(StatefulSelector[LedgerState]):
     def __init__(
         self,
         *,
-        pace: NotNegative = 3.0,
-        balance: NotNegative = 4.0,
-        data: NotNegative = 12.0,
-        losses: NotNegative = 4.0,
+        pace: Moderate = 3.0,
+        balance: Moderate = 4.0,
+        data: Moderate = 12.0,
+        losses: Moderate = 4.0,
         limit: Positive = 6.0,
         without: tuple[Annotated[str, Choice(*PARTS)], ...] = (),
         secure: bool = False,

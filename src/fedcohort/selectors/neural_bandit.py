@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.core.constraints import Choice, Count, CountOrZero, NotNegative, Positive
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Interval, NotNegative, Positive
 from fedcohort.core.rng import generator
 from fedcohort.core.table import block, ragged
 from fedcohort.errors import checked
@@ -107,7 +107,7 @@ class NeuralBandit(StatefulSelector[NeuralState]):
         width: Count = 64,
         ridge: Positive = 1.0,
         lr: Positive = 1e-3,
-        steps: CountOrZero = 20,
+        steps: Annotated[int, Interval(0, 10_000)] = 20,
         batch: Count = 64,
         memory: Count = 5000,
         candidates: CountOrZero = 20_000,

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedcohort.core.constraints import Factor, NotNegative
+from fedcohort.core.constraints import Factor, Moderate
 from fedcohort.core.table import column
 from fedcohort.errors import checked
 from fedcohort.selectors._parts.bandit_reward import REWARDS, RewardKind, RewardState, reward
@@ -55,7 +55,7 @@ class UCB1(StatefulSelector[UCB1State]):
     """
 
     @checked
-    def __init__(self, *, explore: NotNegative = 1.0, forget: Factor = 1.0, reward: RewardKind = "improvement") -> None:
+    def __init__(self, *, explore: Moderate = 1.0, forget: Factor = 1.0, reward: RewardKind = "improvement") -> None:
         super().__init__()
         self.needs = frozenset(REWARDS[reward])
         self.explore, self.forget, self.reward = explore, forget, reward

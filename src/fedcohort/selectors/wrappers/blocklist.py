@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.core.constraints import Count, CountOrZero
+from fedcohort.core.constraints import CountOrZero, ModerateCount
 from fedcohort.core.table import Table, column
 from fedcohort.errors import check, checked
 from fedcohort.protocols import Selector
@@ -56,7 +56,7 @@ class Blocklist(Wrapper[BlocklistState]):
         inner: Selector | None = None,
         clients: Sequence[int] = (),
         misses: CountOrZero = 3,
-        rounds: Count = 20,
+        rounds: ModerateCount = 20,
         fill: bool = False,
     ) -> None:
         given = np.asarray(clients)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core import draw
-from fedcohort.core.constraints import Count
+from fedcohort.core.constraints import ModerateCount
 from fedcohort.core.table import Table, column
 from fedcohort.errors import checked
 from fedcohort.protocols import Selector
@@ -52,7 +52,7 @@ class Floor(Wrapper[FloorState]):
     """
 
     @checked
-    def __init__(self, *, inner: Selector | None = None, every: Count = 100) -> None:
+    def __init__(self, *, inner: Selector | None = None, every: ModerateCount = 100) -> None:
         super().__init__(inner)
         self.every = every
         self._seen: tuple[int, Index] | None = None  # round and who was available
