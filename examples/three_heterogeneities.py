@@ -33,8 +33,9 @@ def main(rounds: int) -> None:
     for name, run in runs.items():
         asked = run.participation()
         told = [np.average(known[column], weights=asked) for column in ("js", "wrong", "seconds")]
-        accuracy = run.accuracy[run.clock <= end][-1]
-        print(f"{name:8} {accuracy:.3f}   {told[0]:.3f}  {told[1]:.1%}  {told[2]:.1f}")
+        done = int((run.clock <= end).sum())
+        accuracy = f"{run.accuracy[done - 1]:.3f}" if done else "-    "  # a slow first round may not have ended
+        print(f"{name:8} {accuracy}   {told[0]:.3f}  {told[1]:.1%}  {told[2]:.1f}")
     plain = [np.mean(known[column]) for column in ("js", "wrong", "seconds")]
     print(f"everybody        {plain[0]:.3f}  {plain[1]:.1%}  {plain[2]:.1f}")
 

@@ -126,3 +126,9 @@ def test_numbers_are_those_of_the_results(name):
 def test_every_made_number_is_on_a_page_that_is_filled():
     marked = [p.relative_to(ROOT).as_posix() for p in PAGES if "<!-- made: " in p.read_text(encoding="utf-8")]
     assert set(marked) <= set(fill_numbers.PAGES)
+
+
+@pytest.mark.parametrize("result", sorted((ROOT / "results").glob("*-laptop.json")), ids=lambda p: p.stem)
+def test_every_reproduced_table_has_a_picture(result):
+    picture = ROOT / "docs" / "pictures" / "papers" / f"{result.stem.removesuffix('-laptop')}.svg"
+    assert picture.exists(), "run python docs/pictures/make_pictures.py papers"
