@@ -137,3 +137,11 @@ def test_verify_needs_no_flwr(tmp_path):
     """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, capture_output=True, text=True)
     assert done.stdout.strip() == "6", done.stderr
+
+
+@pytest.mark.parametrize("command", [["resume"], ["export", "--csv", "tables"]])
+def test_commands_for_simulated_runs_say_that_this_is_a_deployment(tmp_path, command):
+    made(tmp_path / "state", "uniform", rounds=2)
+    done = CliRunner().invoke(app, [command[0], str(tmp_path / "state"), *command[1:]])
+    assert isinstance(done.exception, StoreError)
+    assert "it belongs to a deployment" in str(done.exception)

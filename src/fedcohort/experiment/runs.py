@@ -199,7 +199,14 @@ def changed_since(journal: JournalReader, config: RunConfig) -> bool:
 
 def configuration(journal: JournalReader) -> RunConfig:
     """The configuration that a journal began with; refused where another version wrote it."""
-    return from_mapping(journal.check_version()["config"])
+    header = journal.check_version()
+    if not isinstance(header.get("config"), dict):
+        raise StoreError(
+            f"run folder {journal.path.parent}",
+            "it belongs to a deployment and has no configuration of a run",
+            "start its app again with this state_dir, or see `fedcohort flower status`",
+        )
+    return from_mapping(header["config"])
 
 
 def versions() -> dict[str, str]:
