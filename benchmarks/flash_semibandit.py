@@ -87,10 +87,23 @@ def table(makers: dict[str, Callable[[], Selector]], seeds: int) -> dict[str, tu
     return rows
 
 
+def regret(seeds: int) -> None:
+    """Print the regret so far, the sum over rounds of (1 - efficiency), at a few rounds; uniform choice has 1 a round."""
+    at = (50, 100, 200, ROUNDS)
+    print("| selector | " + " | ".join(f"round {t}" for t in at) + " |\n" + "|---" * (len(at) + 1) + "|")
+    for name in PRESETS:
+        if name == "model":  # it reads the server's validation loss, which this task has not
+            continue
+        runs = np.array([play(Flash(preset=name, refresh="all"), seed)[0] for seed in range(seeds)])
+        curve = np.cumsum(1.0 - runs[:, 1:], axis=1).mean(axis=0)
+        print(f"| {name} | " + " | ".join(f"{curve[t - 2]:.1f}" for t in at) + " |", flush=True)
+
+
 def main() -> None:
     """Print the table of docs/selectors/flash.md."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--regret", action="store_true", help="print the regret curve of the presets instead")
     makers: dict[str, Callable[[], Selector]] = {
         "literal": lambda: Flash(preset="literal", refresh="all"),
         "paper_scaled": lambda: Flash(preset="paper_scaled", refresh="all"),
@@ -109,6 +122,9 @@ def main() -> None:
         "neural-bandit, thompson": lambda: NeuralBandit(mode="thompson", refresh="all"),
     }
     args = parser.parse_args()
+    if args.regret:
+        regret(args.seeds)
+        return
     print("| selector | rounds 1-49 | last 100 | standard error | seeds |\n|---|---|---|---|---|")
     for name, make in makers.items():
         seeds = args.seeds if name in PRESETS else max(args.seeds // 4, 2)

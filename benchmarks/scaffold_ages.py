@@ -28,6 +28,7 @@ from fedcohort.types import Index, Model, Plan
 RESULT = Path(__file__).parents[1] / "results" / "scaffold_ages.json"
 ROUNDS, CLIENTS = 40, 50
 SELECTORS = ("uniform", "round-robin", "oort")
+_COLUMNS = ("fedavg", "all", "cohort", "II")
 SOLVERS = {"adam": 0.01, "sgd": 0.3}
 
 
@@ -59,10 +60,11 @@ def play(selector: str, solver: str, method: str, seed: int) -> tuple[float, Any
     task = f"digits-mlp(epochs=2, lr={SOLVERS[solver]}, optimiser={solver!r}, momentum=0.0, weight_decay=0.0)"
     keys = {"selector": selector, "world": f"flash-noniid30-v1(clients={CLIENTS})", "task": task, "rounds": ROUNDS}
     config = from_mapping({**keys, "cohort_size": 10, "seed": seed, "workers": 1})
-    own = None if method == "fedavg" else Watched(method)
+    own = Watched(method) if method in ("all", "cohort") else None
+    plain = Scaffold(option="II") if method == "II" else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        simulation = build(config, Objects(method=own))
+        simulation = build(config, Objects(method=own or plain))
         if own is not None:
             engine = simulation.task.engine  # type: ignore[attr-defined]
             own.everybody = lambda model: engine.gradients(model, np.arange(CLIENTS))
@@ -76,18 +78,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    print("| solver | who is asked | FedAvg | SCAFFOLD | error plain | corrected | along g | reference='cohort' |")
-    print("|---" * 8 + "|")
+    print(
+        "| solver | who is asked | FedAvg | SCAFFOLD | error plain | corrected | along g | reference='cohort' | option II |"
+    )
+    print("|---" * 9 + "|")
     rows = []
     for solver in SOLVERS:
         for selector in SELECTORS:
-            found = {m: [play(selector, solver, m, s) for s in range(args.seeds)] for m in ("fedavg", "all", "cohort")}
+            methods = ("fedavg", "all", "cohort", *(("II",) if solver == "sgd" else ()))
+            found = {m: [play(selector, solver, m, s) for s in range(args.seeds)] for m in methods}
             accuracy = {m: [a for a, _ in runs] for m, runs in found.items()}
             errors = [float(e) for e in np.mean([e for _, e in found["all"]], axis=0)]
             rows.append({"solver": solver, "selector": selector, "errors": errors, "accuracy": accuracy})
-            shown = [f"{100 * np.mean(accuracy[m]):.1f}" for m in ("fedavg", "all", "cohort")]
+            shown = [f"{100 * np.mean(accuracy[m]):.1f}" if m in accuracy else "-" for m in _COLUMNS]
             error = f"{errors[0]:.2f} | {errors[1]:.2f} | {errors[2]:+.2f}"
-            print(f"| {solver} | `{selector}` | {shown[0]} | {shown[1]} | {error} | {shown[2]} |", flush=True)
+            print(
+                f"| {solver} | `{selector}` | {shown[0]} | {shown[1]} | {error} | {shown[2]} | {shown[3]} |", flush=True
+            )
     if args.write:
         RESULT.write_text(json.dumps({"seeds": args.seeds, "rounds": ROUNDS, "rows": rows}, indent=1) + "\n")
 

@@ -11,6 +11,8 @@ import pytest
 from fedcohort.core.rng import generator
 from fedcohort.core.stats import spearman
 from fedcohort.errors import BadParameter, UnknownName
+from fedcohort.experiment.config import from_mapping
+from fedcohort.experiment.runs import build
 from fedcohort.selectors._parts import flash_context as context
 from fedcohort.selectors._parts.scoring import best
 from fedcohort.selectors.flash import Flash, gamma
@@ -318,3 +320,21 @@ def test_without_validation_data_the_fall_of_the_own_loss_is_paid():
     x, y = flash.context.settle(flash.state, 1, Probed(np.array([0, 1]), Signals(answers, flash.needs)))
     assert y.tolist() == [0.5, 0.0]  # (4 - 3) / 2, and nothing for a loss that rose
     assert len(x) == 2
+
+
+def skewed_share(selector, seed):
+    """Share of skewed clients among those asked from round 10 on, where three of ten are."""
+    keys = {"selector": selector, "world": "flash-noniid30-v2", "task": "digits-mlp(epochs=2)", "rounds": 30}
+    simulation = build(from_mapping({**keys, "cohort_size": 10, "seed": seed, "evaluate_every": 30}))
+    history = simulation.run()
+    skewed = simulation.world.divergence() > 0.3
+    assert skewed.sum() == 15
+    return float(np.mean(skewed[np.concatenate(history.cohorts[10:])]))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_which_reading_of_the_reward_leads_to_skewed_clients(seed):
+    """The truth of the world is the oracle: paid for its own loss FLASH seeks the skewed, for its model it does not."""
+    by_model = skewed_share("flash(preset='model', per_second=False, refresh='all')", seed)
+    by_own_loss = skewed_share("flash(refresh='all')", seed)
+    assert by_model < 0.3 < by_own_loss
