@@ -117,34 +117,28 @@ def gradient(
     )
 
 
-@entry(types.void(*SPACE, FS, XS, IS, IS, D, F, F, F))
+@entry(types.void(*SPACE, FS, XS, IS, IS, D, F, F, F, types.float32[:, ::1]))
 def evaluate(
     table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, x: Floats, rows: Index, label: Index,
-    o: Doubles, hard: Floats, loss: Floats, hit: Floats,
+    o: Doubles, hard: Floats, loss: Floats, hit: Floats, out: Floats,
 ) -> None:  # fmt: skip
-    """Per-sample cross-entropy, objective (pseudo-labels are the model's own) and hits."""
+    """Per-sample cross-entropy, objective (pseudo-labels are the model's own) and hits, and logits (n, classes).
+
+    What there is no room for is left out: losses, or logits.
+    """
     last = table[table.shape[0] - 1]
     none = np.zeros((0, 0), np.float32)
     size = block_of(max(rows.size, 1))
     for b in range(0, rows.size, size):
         e = min(b + size, rows.size)
         s = enter(table, ws, winners, seen, w, x, rows[b:e], e - b)
-        call_measure(last[MEASURE], (last, ws, label[b:e], o, none, False, hard[b:e], loss[b:e], hit[b:e], e - b, s))
-
-
-@entry(types.void(*SPACE, FS, XS, IS, types.float32[:, ::1]))
-def infer(
-    table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, x: Floats, rows: Index, out: Floats
-) -> None:
-    """Logits (n, classes)."""
-    z, classes = table[table.shape[0] - 1, ACT], table[table.shape[0] - 1, CI]
-    size = block_of(max(rows.size, 1))
-    for b in range(0, rows.size, size):
-        e = min(b + size, rows.size)
-        s = enter(table, ws, winners, seen, w, x, rows[b:e], e - b)
-        for i in range(e - b):
-            for k in range(classes):
-                out[b + i, k] = ws[z + k * s + i]
+        if loss.size:
+            call_measure(
+                last[MEASURE], (last, ws, label[b:e], o, none, False, hard[b:e], loss[b:e], hit[b:e], e - b, s)
+            )
+        for i in range(e - b if out.shape[0] else 0):
+            for k in range(last[CI]):
+                out[b + i, k] = ws[last[ACT] + k * s + i]
 
 
 @part(MOVE_OF)
@@ -253,14 +247,13 @@ _STAGE = (
     {FORWARD: linear_forward, BACKWARD: linear_backward},
     {FORWARD: conv_forward, BACKWARD: conv_backward, GATHER: gather_taps, SCATTER: spread_taps},
 )
-_INFER = frozenset({PANELS, TAKE, FORWARD})
-_USED = {infer: _INFER, evaluate: _INFER | {MEASURE}}  # training and gradients use all
+_USED = {evaluate: frozenset({PANELS, TAKE, FORWARD, MEASURE})}  # training and gradients use all
 
 
 def prepare(table: Table, use: Compiled) -> None:
     """Compile or load what `use` needs for these stages, and write the addresses into the table."""
     wanted = _parts(table, use)
-    later = [one for other in (train, infer) for one in (*_parts(table, other).values(), other)]
+    later = [one for other in (train, evaluate) for one in (*_parts(table, other).values(), other)]
     compile_all([*dict.fromkeys(wanted.values()), use], later)
     for (i, c), one in wanted.items():
         table[i, c] = one.address

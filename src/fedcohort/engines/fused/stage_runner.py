@@ -18,6 +18,8 @@ Doubles = NDArray[np.float64]
 Index = NDArray[np.int64]
 Space = tuple[Floats, NDArray[np.int8], Index]
 
+_NONE, _NOBODY, _NO_OBJECTIVE = np.empty(0, np.float32), np.empty(0, np.int64), np.zeros(5)
+
 
 class StageRunner:
     """The kernels of stages for one network. Running statistics do not occur in it: `stats` is empty."""
@@ -33,7 +35,9 @@ class StageRunner:
 
     def infer(self, space: Space, weights: Floats, stats: Floats, x: Floats, rows: Index, out: Floats) -> None:
         """Logits (n, classes)."""
-        kernel.infer(self._table(kernel.infer), *space, weights, x, rows, out)
+        kernel.evaluate(
+            self._table(kernel.evaluate), *space, weights, x, rows, _NOBODY, _NO_OBJECTIVE, _NONE, _NONE, _NONE, out
+        )  # fmt: skip
 
     def evaluate(
         self, space: Space, weights: Floats, stats: Floats, x: Floats, rows: Index, label: Index, o: Doubles,
@@ -41,7 +45,8 @@ class StageRunner:
     ) -> None:  # fmt: skip
         """Objective and hit of each sample."""
         hard = np.empty(rows.size, np.float32)
-        kernel.evaluate(self._table(kernel.evaluate), *space, weights, x, rows, label, o, hard, loss, hit)
+        none = np.empty((0, self._classes), np.float32)
+        kernel.evaluate(self._table(kernel.evaluate), *space, weights, x, rows, label, o, hard, loss, hit, none)
 
     def gradient(
         self, space: Space, weights: Floats, stats: Floats, x: Floats, rows: Index, label: Index, o: Doubles,
