@@ -1,0 +1,63 @@
+"""The learning rate of a paper's studies at scale desk: by validation accuracy with random choice, for each loss.
+
+    python benchmarks/paper_lr.py --rounds 12 --seeds 1         # FLASH on CIFAR-10: six runs of about a minute
+    python benchmarks/paper_lr.py --rounds 120 --seeds 3 --write
+
+The score is the mean validation accuracy over the last quarter of the rounds; the test set is not looked at. What is
+found goes into `DESK_LR` of `papers/flash/flash_setting.py`; `--write` keeps the table in results/paper_lr.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from fedcohort.experiment.config import from_mapping
+from fedcohort.experiment.runs import build
+from fedcohort.papers.flash import flash_setting as flash
+
+RESULT = Path(__file__).parents[1] / "results" / "paper_lr.json"
+RATES = (0.0005, 0.001, 0.002)
+
+
+def validation(loss: str, lr: float, rounds: int, seed: int, data: str) -> float:
+    """Mean validation accuracy over the last quarter of a run with random choice."""
+    keys = dict(flash.run("desk", "uniform", flash.world(30, 15, data, scale="desk"), loss=loss, data=data))
+    keys["task"] = re.sub(r"\blr=[0-9.e-]+", f"lr={lr}", keys["task"])
+    config = from_mapping({**keys, "rounds": rounds, "evaluate_every": rounds, "seed": seed, "workers": 1})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        score = build(config).run().column("score")
+    return float(np.nanmean(score[-max(rounds // 4, 1) :]))
+
+
+def main() -> None:
+    """Print the table and the best of each row."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--data", choices=(flash.CIFAR, flash.FEMNIST), default=flash.CIFAR)
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    print(f"| loss ({args.data}, {args.rounds} rounds) | " + " | ".join(f"lr {r:g}" for r in RATES) + " | best |")
+    print("|---" * (len(RATES) + 2) + "|")
+    rows = {}
+    for name, loss in (("cross-entropy", "ce"), ("robust", flash.objective(args.data))):
+        found = [
+            float(np.mean([validation(loss, lr, args.rounds, s, args.data) for s in range(args.seeds)])) for lr in RATES
+        ]
+        rows[name] = dict(zip(map(str, RATES), found, strict=True))
+        best = RATES[int(np.argmax(found))]
+        print(f"| {name} | " + " | ".join(f"{100 * v:.1f}" for v in found) + f" | {best:g} |", flush=True)
+    if args.write:
+        told = {"data": args.data, "rounds": args.rounds, "seeds": args.seeds, "validation": rows}
+        RESULT.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
