@@ -61,6 +61,7 @@ def test_results_are_those_of_the_study(study):
 
 def test_the_page_is_made_of_the_results(tmp_path):
     """`fedcohort reproduce --page docs/papers.md`, as the page itself says."""
+    (tmp_path / "pictures").symlink_to(ROOT / "docs" / "pictures")  # it links those that are there
     done = CliRunner().invoke(app, ["reproduce", "--out", str(ROOT / "results"), "--page", str(tmp_path / "papers.md")])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "papers.md").read_text() == (ROOT / "docs" / "papers.md").read_text()

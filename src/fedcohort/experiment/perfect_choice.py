@@ -101,7 +101,8 @@ class PerfectChoice(StatefulSelector[ServedState]):
 
     def _complete(self, pool: Index, size: int) -> Index:
         mix = self._known()
-        total, left, chosen = _MEMORY * self._served(), pool.copy(), []
+        total, left = _MEMORY * self._served(), pool.copy()
+        chosen: list[int] = []
         recent = np.zeros(mix.shape[0])
         recent[: self.state.rows] = self.state.recent
         own = _WRONG * self.wrong + _RECENT * recent
