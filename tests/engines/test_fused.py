@@ -263,8 +263,8 @@ def test_kernels_are_compiled_once_per_machine_and_said_so(caplog):
     assert "compiling" not in caplog.text
     code = (
         "from fedcohort.engines.fused import kernels as k, local_training as c\n"
-        "assert all(f.on_disk for f in (c.infer, k.take, k.conv_forward, k.linear_forward))\n"
-        "s = c.infer.made.stats; assert s.cache_hits and not s.cache_misses, s\n"
+        "assert all(f.on_disk for f in (c.evaluate, k.take, k.conv_forward, k.linear_forward))\n"
+        "s = c.evaluate.made.stats; assert s.cache_hits and not s.cache_misses, s\n"
         "assert 'made' not in vars(c.train)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=200, env=dict(os.environ))
