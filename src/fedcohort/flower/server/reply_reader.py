@@ -243,7 +243,7 @@ def read_evaluation(arrival: Arrival) -> dict[str, float | list[float]]:
 
 
 def _steps(said: float | list[float]) -> int:
-    """Local steps as a client counts them; -1, which nobody believes, for what is no count that fits 64 bits."""
+    """Local steps as a client counts them; -1, which the engine refuses, where they do not fit into 64 bits."""
     return int(said) if not isinstance(said, list) and 0 <= said < 2**63 else -1
 
 
