@@ -19,7 +19,7 @@ Result = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RowDifference:
     """Two rows of a table whose difference sums up what was found; `column` None: the mean over common columns."""
 
     study: str
@@ -36,7 +36,7 @@ class PaperSummary:
     claims: str  # what the paper says, with its own numbers
     reading: str  # how we read it where it leaves something open
     found: str  # what holds here, in words that need no number of ours
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[RowDifference]
 
 
 _FLASH = "flash:table1-{}"
@@ -55,11 +55,11 @@ SUMMARIES: dict[str, PaperSummary] = {
         "Choosing even clients is worth little in this world, so gaps as large as the published ones cannot come from "
         "selection alone; the row of the perfect choice shows the room.",
         (
-            Comparison(_FLASH.format("noniid"), "FLASH", "Random", "FedAvg"),
-            Comparison(_FLASH.format("noniid"), "FLASH, choice only", "Random", "FedAvg"),
-            Comparison(_FLASH.format("both"), "FLASH", "Random", "FedAvg"),
-            Comparison(_FLASH.format("both"), "FLASH, choice only", "Random", "FedAvg"),
-            Comparison(_FLASH.format("both"), "FLASH", "FLASH, reward by own loss", "FedAvg"),
+            RowDifference(_FLASH.format("noniid"), "FLASH", "Random", "FedAvg"),
+            RowDifference(_FLASH.format("noniid"), "FLASH, choice only", "Random", "FedAvg"),
+            RowDifference(_FLASH.format("both"), "FLASH", "Random", "FedAvg"),
+            RowDifference(_FLASH.format("both"), "FLASH, choice only", "Random", "FedAvg"),
+            RowDifference(_FLASH.format("both"), "FLASH", "FLASH, reward by own loss", "FedAvg"),
         ),
     ),
     "flash-rl": PaperSummary(
@@ -72,8 +72,8 @@ SUMMARIES: dict[str, PaperSummary] = {
         "The clock is the paper's: random choice takes the published seconds. The gain in time shows, the gain in "
         "accuracy does not, at the scales that were run.",
         (
-            Comparison("flash-rl:table1-cifar", "FLASH-RL", "FedAvg"),
-            Comparison("flash-rl:table1-mnist", "FLASH-RL", "FedAvg"),
+            RowDifference("flash-rl:table1-cifar", "FLASH-RL", "FedAvg"),
+            RowDifference("flash-rl:table1-mnist", "FLASH-RL", "FedAvg"),
         ),
     ),
     "hetero-select": PaperSummary(
@@ -86,8 +86,8 @@ SUMMARIES: dict[str, PaperSummary] = {
         "With that temperature it is a random half in all but name; all clients beat any half. Whether the score finds "
         "updates that point elsewhere, what each weight does, and how it bears drop-out are studies of their own.",
         (
-            Comparison("hetero-select:table", "HeteRo-Select, additive", "FedProx, random half", "stable (%)"),
-            Comparison("hetero-select:table", "HeteRo-Select, additive", "FedProx, all clients", "stable (%)"),
+            RowDifference("hetero-select:table", "HeteRo-Select, additive", "FedProx, random half", "stable (%)"),
+            RowDifference("hetero-select:table", "HeteRo-Select, additive", "FedProx, all clients", "stable (%)"),
         ),
     ),
     "fedcm": PaperSummary(
@@ -99,8 +99,8 @@ SUMMARIES: dict[str, PaperSummary] = {
         "The order is the paper's in class heterogeneity, by less; in client heterogeneity CA costs weighted averages "
         "accuracy.",
         (
-            Comparison("fedcm:table4", "class heterogeneity, CA, Dirac delta", "class heterogeneity, without CA"),
-            Comparison("fedcm:table4", "client heterogeneity, CA, Dirac delta", "client heterogeneity, without CA"),
+            RowDifference("fedcm:table4", "class heterogeneity, CA, Dirac delta", "class heterogeneity, without CA"),
+            RowDifference("fedcm:table4", "client heterogeneity, CA, Dirac delta", "client heterogeneity, without CA"),
         ),
     ),
     "fedacs": PaperSummary(
@@ -112,9 +112,9 @@ SUMMARIES: dict[str, PaperSummary] = {
         "The analytics do what they say: groups of clients are told apart by their reward, and the bandit asks the "
         "even ones. FedACS and Oort cannot be told apart by accuracy.",
         (
-            Comparison("fedacs:table2", "FedACS", "baseline", "Uniform"),
-            Comparison("fedacs:table2", "FedACS", "baseline", "Inverse Pareto"),
-            Comparison("fedacs:table2", "FedACS", "Oort", "Uniform"),
+            RowDifference("fedacs:table2", "FedACS", "baseline", "Uniform"),
+            RowDifference("fedacs:table2", "FedACS", "baseline", "Inverse Pareto"),
+            RowDifference("fedacs:table2", "FedACS", "Oort", "Uniform"),
         ),
     ),
 }
@@ -144,7 +144,7 @@ def _verdicts(results: Sequence[Result]) -> list[str]:
     ]
 
 
-def _differences(comparisons: Sequence[Comparison], results: Sequence[Result]) -> Iterator[str]:
+def _differences(comparisons: Sequence[RowDifference], results: Sequence[Result]) -> Iterator[str]:
     for comparison in comparisons:
         for result in results:
             if result["study"] != comparison.study:
