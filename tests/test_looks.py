@@ -26,7 +26,7 @@ def test_the_look_of_a_name_is_fixed_and_arguments_keep_its_colour():
 @pytest.mark.parametrize("kind", ["selector", "method"])
 def test_everything_of_the_catalogue_can_be_told_apart_in_one_picture(kind):
     found = looks(names(kind))
-    assert len(set(found.values())) == min(len(found), len(COLOURS) * len(DASHES))
+    assert len(set(found.values())) == len(found)
     assert all(found[n].colour == look(n).colour for n in ("uniform", "oort", "fedacs") if n in found)
 
 
@@ -34,7 +34,10 @@ def test_a_crowd_of_one_name_differs_in_its_dashes_first():
     found = looks(["oort", *(f"oort(explore=0.{k})" for k in range(1, 4))])
     assert {one.colour for one in found.values()} == {look("oort").colour}
     assert len({one.dash for one in found.values()}) == 4
-    many = looks(f"mine-{k}" for k in range(60))  # more than there are looks: still an answer for each
+    crowd = looks(["oort", "ledger", *(f"oort(explore={k / 100})" for k in range(1, 13))])  # a sweep: markers, too
+    assert {one.colour for name, one in crowd.items() if name != "ledger"} == {look("oort").colour}
+    assert len({(one.colour, one.dash, one.marker) for one in crowd.values()}) == 14
+    many = looks(f"oort(explore={k / 100})" for k in range(60))  # more than there are looks: still an answer for each
     assert len(many) == 60
     assert len(set(many.values())) == 32
 

@@ -42,6 +42,7 @@ class Look:
 
     index: int
     row: int
+    shift: int = 0  # of the marker, where all dashes of a colour are taken
 
     @property
     def colour(self) -> str:
@@ -56,7 +57,7 @@ class Look:
     @property
     def marker(self) -> int:
         """Its position in MARKERS: two names of one colour differ in dash and marker."""
-        return (self.index + 3 * self.row) % len(MARKERS)
+        return (self.index + 3 * self.row + self.shift) % len(MARKERS)
 
     def data(self) -> dict[str, Any]:
         """As plain values for a page."""
@@ -81,15 +82,15 @@ def look(text: str) -> Look:
 def looks(texts: Iterable[str]) -> dict[str, Look]:
     """The looks of several in one picture: where two would look the same, the later one gets another dash.
 
-    Names of the table go first, then by name; only when all dashes of a colour are taken does a colour change.
+    Names of the table go first, then by name. When all dashes of a colour are taken the marker changes: the colour
+    stays that of the selector, however many variants of it there are.
     """
     out: dict[str, Look] = {}
     taken: set[Look] = set()
-    every = len(COLOURS) * len(DASHES)
+    every = len(MARKERS) * len(DASHES)
     for text in sorted(set(texts), key=lambda t: (t not in _FIXED, t)):
         own = look(text)
-        places = ((own.index + k // len(DASHES), own.row + k) for k in range(every))
-        tried = (Look(i % len(COLOURS), r % len(DASHES)) for i, r in places)
+        tried = (Look(own.index, (own.row + k) % len(DASHES), k // len(DASHES)) for k in range(every))
         out[text] = next((found for found in tried if found not in taken), own)
         taken.add(out[text])
     return out

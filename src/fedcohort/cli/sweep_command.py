@@ -101,6 +101,8 @@ def _listed(text: str) -> tuple[str, Any]:
     key, value = pair(text)
     if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
         value = [only_value(part) for part in sweeping.split(value[1:-1])]
+    elif sweeping.PLURALS.get(key, key) in sweeping.AXES and isinstance(value, str):  # selectors=uniform,oort
+        value = sweeping.split(value)
     elif key == "seeds" and isinstance(value, str):
         value = sweeping.seeds_of(value)
     return key, value

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from fedcohort.dashboard.track import Plain, Track, real, said, text
 from fedcohort.dashboard.untrusted_journal import UntrustedJournal, plain_file
 from fedcohort.errors import StoreError, VersionMismatch
+from fedcohort.experiment.config import NO_EFFECT, RunConfig
 from fedcohort.experiment.store import Store, is_aside
 from fedcohort.looks import look
 from fedcohort.storage.disk import wal_of
@@ -222,6 +223,7 @@ def _read(entry: BoardEntry, finished: bool) -> Plain:
         "date": max(found[2] for found in entry.seen[:2]) / 1e9,  # when something was written last
         "seed": _whole(config.get("seed")),
         "cohort_size": _whole(config.get("cohort_size")),
+        "more": _more(config),
         "rounds": _whole(config.get("rounds")),
         "done": max((r.round + 1 for r in tells), default=0),
         "accuracy": next((a for row in rows if (a := real(row.get("accuracy"))) is not None), None),
@@ -233,6 +235,14 @@ def _group(config: Plain) -> str:
     """The same for runs that differ in nothing but the seed."""
     told = {k: v for k, v in config.items() if k not in ("seed", "workers")}
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()[:16]
+
+
+def _more(config: Plain) -> str:
+    """Every other key that is not at its default: what tells runs of a sweep apart."""
+    usual = asdict(RunConfig())
+    named = (*TEXTS, "cohort_size", "rounds", "seed", *NO_EFFECT)
+    found = [(k, v) for k, v in config.items() if k in usual and k not in named and v != usual[k]]
+    return text(", ".join(f"{k} {v:g}" if type(v) is float else f"{k} {v}" for k, v in found))
 
 
 def _whole(value: Any) -> int | None:

@@ -33,8 +33,8 @@ const Grouping = (() => {
   /* What tells groups apart: only the keys in which they differ. */
   function names(groups) {
     const firsts = [...groups.values()].map((runs) => runs[0]);
-    const keys = ["selector", "method", "world", "task", "cohort_size", "rounds"].filter((key) => new Set(firsts.map((run) => run[key])).size > 1);
-    const word = (run, key) => (key === "cohort_size" ? `${run[key]} a round` : key === "rounds" ? `${run[key]} rounds` : run[key] || "–");
+    const keys = ["selector", "method", "world", "task", "cohort_size", "rounds", "more"].filter((key) => new Set(firsts.map((run) => run[key])).size > 1);
+    const word = (run, key) => (key === "cohort_size" ? `${run[key]} a round` : key === "rounds" ? `${run[key]} rounds` : run[key] || (key === "more" ? "all other keys at their defaults" : "–"));
     const counts = new Map();
     const found = new Map();
     for (const [key, runs] of groups) {
@@ -48,7 +48,8 @@ const Grouping = (() => {
     return found;
   }
 
-  /* The look of every group: that of its selector; where two would look the same, the later one gets another dash. */
+  /* The look of every group: that of its selector; where two would look the same, the later one gets another dash, and
+     another marker when all dashes are taken. The colour stays that of the selector. */
   function looks(groups) {
     const taken = new Set();
     const found = new Map();
@@ -56,11 +57,11 @@ const Grouping = (() => {
       const own = runs[0].look || { index: 6, dash: [], marker: 0 };
       const start = Math.max(0, DASHES.findIndex((dash) => dash.join() === own.dash.join()));
       let at = 0;
-      const place = () => [(own.index + Math.floor(at / DASHES.length)) % 8, (start + at) % DASHES.length];
+      const place = () => [own.index, (start + at) % DASHES.length, (own.marker + 3 * at + Math.floor(at / 8)) % 8];
       while (taken.has(place().join()) && at < 8 * DASHES.length) at += 1;
-      const [index, row] = place();
-      taken.add(`${index},${row}`);
-      found.set(key, { index, dash: DASHES[row], marker: (own.marker + 3 * at) % 8 });
+      const [index, row, marker] = place();
+      taken.add(place().join());
+      found.set(key, { index, dash: DASHES[row], marker });
     }
     return found;
   }

@@ -161,7 +161,8 @@ const RunList = (() => {
     const names = runs.map((run) => run.name).join("\n");
     put(made.title, child ? `seed ${first.seed ?? "–"}` : name, many ? `${name}\n${names}` : `${name}\n${first.name}`);
     put(made.sub, many ? `${runs.length} seeds: ${Grouping.seeds(runs)}` : [!child && Number.isInteger(first.seed) ? `seed ${first.seed}` : "", first.selector ? first.name : ""].filter(Boolean).join(", "), names);
-    const setting = [first.world, first.task, first.method].filter(Boolean).join(", ");
+    const size = first.cohort_size ? `${first.cohort_size} a round` : "";
+    const setting = [first.world, first.task, first.method, size, first.more].filter(Boolean).join(", ");
     put(made.under, child ? "" : setting, setting);
     put(made.note, first.note || "", first.note || "");
     made.more.hidden = !many;
@@ -170,8 +171,8 @@ const RunList = (() => {
     made.more.setAttribute("aria-expanded", String(open));
     made.more.setAttribute("aria-label", `the ${runs.length} seeds of ${name}`);
     put(made.world, child ? "" : first.world || "–", first.world || "");
-    const second = [first.task, first.method].filter(Boolean).join(", ");
-    put(made.task, child ? "" : second, second);
+    const second = [size, first.more, first.method, first.task].filter(Boolean).join(", ");
+    put(made.task, child ? "" : second, setting);
     fillNumbers(made, runs);
   }
 

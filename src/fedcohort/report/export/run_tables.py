@@ -103,7 +103,8 @@ def _outcomes(folder: Path) -> list[Row]:
             continue
         arrays, meta = record.unpack()
         reasons = meta.get("reasons") or {}
-        single = {k.removeprefix("signal."): v for k, v in arrays.items() if k.startswith("signal.") and v.ndim == 1}
+        sent = {k.removeprefix("signal."): v for k, v in arrays.items() if k.startswith("signal.") and v.ndim == 1}
+        single = {k: v for k, v in sent.items() if not k.endswith(".sha256")}  # of long vectors only a digest is kept
         for at, client in enumerate(arrays["clients"].tolist()):
             row: Row = {"round": record.round, "client": client, "name": _name(names, client)}
             row |= {"outcome": Outcome(int(arrays["outcome"][at])).name.lower()}
