@@ -332,9 +332,8 @@ class RoundEngine:
             return landed, {}, Fates()
         ages = (self.version - landed.version).astype(np.float64)
         landed = replace(landed, updates=with_extras(landed.updates, {STALENESS: ages}))
-        plan = replace(
-            rnd.work.plan, lr=landed.lr if np.unique(landed.lr).size > 1 else rnd.work.plan.lr, correction=None
-        )
+        lr = landed.lr if np.unique(landed.lr).size > 1 else rnd.work.plan.lr
+        plan = replace(rnd.work.plan, lr=lr, correction=None)
         before = self.model.params
         info = self._aggregate(rnd, landed, plan, enough=len(landed.updates) > 0)
         info.pop("abandoned", None)  # no update has come: there is no round to give up
@@ -343,25 +342,17 @@ class RoundEngine:
         return landed, info | ({STALENESS: float(ages.mean())} if ages.size else {}), Fates()
 
     def _aggregate(self, rnd: OpenRound, landed: Landed, plan: Plan, *, enough: bool) -> dict[str, float]:
+        seed, index = self.session.seed, rnd.work.index
         self.model, info = aggregate(
-            self.method,
-            self.model,
-            landed,
-            plan,
-            rnd.measured,
-            self.backend,
-            self.session.seed,
-            rnd.work.index,
-            enough=enough,
+            self.method, self.model, landed, plan, rnd.measured, self.backend, seed, index, enough=enough
         )
         return info
 
     def _learn(self, landed: Landed, fates: Fates, timed_out: bool) -> None:
         """What became of those that were asked, for the drop-out that over-selection follows."""
-        lost = int((landed.outcome == Outcome.FAILED).sum()) - len(fates.lost)
-        late = int((landed.outcome == Outcome.LATE).sum())
-        came = landed.outcome.size - lost - len(fates.lost) - late
-        self.over_selection.learn(came + fates.came, lost + fates.gone + (late if timed_out else 0))
+        failed, late = (int((landed.outcome == o).sum()) for o in (Outcome.FAILED, Outcome.LATE))
+        gone = failed - len(fates.lost) + fates.gone + (late if timed_out else 0)
+        self.over_selection.learn(landed.outcome.size - failed - late + fates.came, gone)
 
     def _row(
         self, rnd: OpenRound, result: RoundResult, measured: dict[str, Any], info: dict[str, float]
