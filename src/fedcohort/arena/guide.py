@@ -104,7 +104,8 @@ def _completeness(board: BoardData, archive: Archive) -> list[str]:
         f"({100 * full / full_all:.0f} %). This page counts {len(r.entries)} selectors on {len(r.problems)} problems "
         f"({', '.join(r.problems)}) with {len(r.seeds)} seeds.",
     ]
-    return lines + [f"- {note[0].upper()}{note[1:]}." for note in board.notes]
+    notes = [f"- {note[0].upper()}{note[1:]}." for note in board.notes]
+    return [*lines, "", *notes] if notes else lines
 
 
 def _overall(board: BoardData) -> list[str]:
