@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import shlex
+import sys
 
 import numpy as np
 import pytest
@@ -90,7 +92,44 @@ COMMANDS = {  # a command -> parts of the sentence
     "world show mixed-v1 --png x.bmp": "file 'x.bmp': its name must end in .png, .svg, .pdf",
     "demo --out x.doc": "file 'x.doc': its name must end in .png, .svg, .pdf",
     "flower new 9app": "project name '9app': it must start with a letter",
+    # things of one's own
+    "run --selector own_mistakes.Crash": "what is your own is named as module:NAME; write own_mistakes:Crash",
+    "run --selector own_mistakes.py:Crash": "a module is named without .py and with dots; write own_mistakes:Crash",
+    "run --selector ./own_mistakes.py": "write own_mistakes:NAME",
+    "run --selector own_mistakes:": "there is no name behind the colon; write own_mistakes:NAME",
+    "run --selector own_mistakes": "see `fedcohort list selectors`, or name your own as module:NAME",
+    "run --selector own_mistakes:Croosh": "did you mean Crash",
+    "run --selector own_mistakes:OBJECT": "this is a Crash object, not a class; name its class, Crash",
+    "run --selector own_mistakes:OneArgument": "its select is written select(self, rnd); write def select(self, rnd,",
+    "run --selector own_mistakes:Boxes --rounds 3 --out boxed": "state of the selector, key b: arrays of object",
+    "run --task own_mistakes:network": "not a task; return fedcohort.TorchTask(network, (x, y))",
+    "run --task own_mistakes:nothing": "it makes a NoneType, which is not a task",
+    "run --task table.csv": "a file of your own is named with its kind; write csv:table.csv(target=COLUMN",
+    "run --task some/table.npz": "write npz:some/table.npz",
+    "run --task csv:": "there is no file behind the colon; write csv:FILE",
+    "run --task foo": "see `fedcohort list tasks`, or name your own as module:NAME",
+    "show own_mistakes:Nobody": "there is no name in own_mistakes of this name",
+    "show zzzzzz": "see `fedcohort list`, or name your own as module:NAME",
+    # data of one's own
+    "run --task csv:clinik.csv(target=ill)": "there is no such file; did you mean clinic.csv",
+    "run --task 'csv:clinic.csv(target=ill, client=site'": "a bracket behind clinic.csv is not closed",
+    "run --task csv:clinic.csv(target=sick)": "clinic.csv, target='sick': there is no such column",
+    "run --task csv:clinic.csv(target=ill)": "column 'site': a feature is a number|say client='site'",
+    "run --task csv:words.npz": "this is a zip file (.npz, or a spreadsheet), not a table of text; name it as npz:",
+    "run --task csv:packed.csv.gz": "this is a gzip file, not a table of text; unpack it first",
+    "run --task csv:latin.csv(target=ill)": "line 1 holds a letter that is not UTF-8; save it as CSV in UTF-8",
+    "run --task csv:decimals.csv(target=ill)": "this holds 0,5, 1,5, 2,5, ...; write decimals with a point",
+    "run --task csv:same.csv(target=ill)": "with 1 class (yes): there is nothing to tell apart",
+    "run --task npz:objects.npz": "'y' holds Python objects|save it again with y=y.astype(str) if these are words",
+    "run --task npz:onehot.npz": "give one class per sample: y.argmax(axis=1) of one-hot labels",
+    "run --task npz:words.npz --set world.latency=fleet.csv": "latency 'fleet.csv'|write given(fleet.csv)",
+    "run --task npz:words.npz --set world.latency=given(no.csv)": "latency file 'no.csv': it cannot be read",
+    "run --task npz:words.npz -k 2 --set world.latency=given(fleet.csv)": "'NORTH' where the data have 'north'",
+    "run --task npz:words.npz -k 2 --set world.availability=trace(fleet.csv)": "its columns must be device (or client),",
+    "advise --data words.npz --selectors uniform,ort": "there is no selector of this name; did you mean oort",
+    "skew --data notes.txt": "its ending does not say what it is; name it as csv:notes.txt or npz:notes.txt",
     # sweeps
+    "sweep selectors=uniform,ort": "selector 'ort': there is no selector of this name; did you mean oort",
     "sweep both.toml": "selectors and selector: they say the same; keep selectors",
     "sweep both.toml keys.toml": "both.toml and keys.toml: a sweep has one file",
     "sweep cohort_size": "cohort_size: this key has no values; write e.g. cohort_size=[VALUE,VALUE]",
@@ -106,6 +145,38 @@ COMMANDS = {  # a command -> parts of the sentence
     "flwr": "no such command 'flwr'. Did you mean 'flower'?",
     "--verson": "no such option '--verson'",
 }
+
+
+OWN = """import fedcohort as fc
+import numpy as np
+
+class Base(fc.StatefulSelector):
+    needs = frozenset()
+    def select(self, rnd, rng):
+        return fc.Cohort(rnd.available[: rnd.size])
+    def observe(self, result): ...
+
+class Crash(Base):
+    def select(self, rnd, rng):
+        if rnd.index == 1:
+            return 1 / 0
+        return super().select(rnd, rng)
+
+class OneArgument(Base):
+    def select(self, rnd): ...
+
+class Boxes(Base):
+    def state_dict(self):
+        return {"b": {"c": 1}}
+
+OBJECT = Crash()
+
+def network():
+    from torch import nn
+    return nn.Linear(3, 3)
+
+def nothing(): ...
+"""
 
 
 class Mine:
@@ -127,6 +198,22 @@ class Mine:
     def load_state_dict(self, arrays): ...
 
 
+class OneArgument(Mine):
+    """Its `select` takes too little."""
+
+    def select(self, rnd): ...
+
+
+class NoState:
+    """One that cannot be saved."""
+
+    needs = frozenset()
+
+    def select(self, rnd, rng): ...
+
+    def observe(self, result): ...
+
+
 def chosen(select):
     return fc.simulate(Mine(select), task="quadratic", world="mixed-v1(clients=12)", rounds=1, cohort_size=3)
 
@@ -134,6 +221,9 @@ def chosen(select):
 X, Y = np.zeros((6, 2)), np.arange(6) % 2
 LINES = {  # a line of Python -> parts of the sentence
     "chosen(lambda rnd: rnd.available[:3])": "Mine.select returned ndarray|it must return a Cohort; write: return",
+    "fc.simulate(OneArgument(None))": "OneArgument: its select is written select(self, rnd); write def select",
+    "fc.simulate(NoState(), out='x')": "NoState: it lacks state_dict, and a run that is kept saves the state",
+    "fc.sweep(selectors=[Mine(len)])": "selectors: a Mine: other processes do the runs of a sweep|put it into a module",
     "chosen(lambda rnd: [1, 2])": "Mine.select returned list [1, 2]: it must return a Cohort",
     "chosen(lambda rnd: None)": "Mine.select returned nothing: it must return a Cohort",
     "chosen(lambda rnd: fc.Cohort(rnd.available[[0, 0]]))": "each client at most once; draw without replacement",
@@ -174,7 +264,36 @@ def place(tmp_path_factory):
     (folder / "both.toml").write_text('selectors = ["uniform"]\nselector = "oort"\n')
     (folder / "table.csv").write_text("a,b\n1,2\n")
     (folder / "empty").mkdir()
-    return folder
+    (folder / "own_mistakes.py").write_text(OWN)
+    (folder / "notes.txt").write_text("a,b\n1,2\n")
+    _write_data(folder)
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    monkeypatch.undo()
+    sys.modules.pop("own_mistakes", None)
+
+
+def _write_data(folder):
+    """Data with what goes wrong in tables and arrays."""
+
+    def table(*cells):
+        return "a,site,ill\n" + "".join(
+            f"{cells[0].format(i)},s{i % 3},{cells[1][i % len(cells[1])]}\n" for i in range(30)
+        )
+
+    (folder / "clinic.csv").write_text(table("{}", ("no", "yes")))
+    (folder / "same.csv").write_text(table("{}", ("yes",)).replace("s0", "0").replace("s1", "1").replace("s2", "2"))
+    decimals = "".join(f"{i},5;{'no' if i % 2 else 'yes'}\n" for i in range(30))
+    (folder / "decimals.csv").write_text("a;ill\n" + decimals)
+    (folder / "latin.csv").write_bytes("größe,ill\n1,ja\n".encode("latin-1"))
+    (folder / "packed.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n"))
+    (folder / "fleet.csv").write_text("client,seconds\nNORTH,1\nSOUTH,2\n")
+    x, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 2
+    owner = np.array(["north", "south", "east"])[np.arange(60) % 3]
+    np.savez(folder / "words.npz", x=x, y=y, client=owner)
+    np.savez(folder / "objects.npz", x=x, y=np.array(["a", "b"] * 30, dtype=object))
+    np.savez(folder / "onehot.npz", x=x, y=np.eye(2)[y])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -194,8 +313,18 @@ def test_python(line):
     assert "\n" not in str(error.value)
 
 
+def test_what_one_s_own_code_raises_is_one_line_with_its_place(place, monkeypatch):
+    command = ("run", "--selector", "own_mistakes:Crash", "--task", "digits-softmax", "--rounds", "3", "--out")
+    _, err = fedcohort(*command, "crashed", cwd=place, code=2)
+    said = "error: own_mistakes.py line 13, in select: ZeroDivisionError: division by zero; repair it"
+    assert err.strip().splitlines()[-1].startswith(said)
+    monkeypatch.setenv("FEDCOHORT_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        fedcohort(*command, "again", cwd=place, code=2)
+
+
 def test_there_are_many_and_names_ignore_case(place):
-    assert len(COMMANDS) + len(LINES) >= 100
+    assert len(COMMANDS) + len(LINES) >= 150
     for kind, name in (("selector", "OORT"), ("method", "FedAvg"), ("world", "Mixed-V1"), ("task", "Digits-MLP")):
         assert fc.RunConfig(**{kind: name}).canonical() == fc.RunConfig(**{kind: name.lower()})
     assert "fedcm-table3-laptop.json" in mistake("reproduce", "FedCM:Table3", "--scale", "laptop", "--show", cwd=place)
