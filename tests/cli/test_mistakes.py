@@ -125,7 +125,7 @@ COMMANDS = {  # a command -> parts of the sentence
     "run --task npz:words.npz --set world.latency=fleet.csv": "latency 'fleet.csv'|write given(fleet.csv)",
     "run --task npz:words.npz --set world.latency=given(no.csv)": "latency file 'no.csv': it cannot be read",
     "run --task npz:words.npz -k 2 --set world.latency=given(fleet.csv)": "'NORTH' where the data have 'north'",
-    "run --task npz:words.npz -k 2 --set world.availability=trace(fleet.csv)": "its columns must be device (or client),",
+    "run --task npz:words.npz -k 2 --set world.availability=trace(fleet.csv)": "its columns must be device",
     "advise --data words.npz --selectors uniform,ort": "there is no selector of this name; did you mean oort",
     "skew --data notes.txt": "its ending does not say what it is; name it as csv:notes.txt or npz:notes.txt",
     # sweeps
