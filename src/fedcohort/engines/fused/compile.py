@@ -180,7 +180,7 @@ def caller(signature: Any) -> Callable[..., Any]:
 def prepare(wanted: Sequence[Compiled], later: Sequence[Compiled] = ()) -> None:
     """Load these from disk, and compile those that are not there, which is said and counted.
 
-    A second process compiles from the other end, where there is a processor for it, and goes on with what is needed
+    A second process compiles from the other end, where there is a processor for it, and continues with what is needed
     `later`. What it has compiled is on disk, where this process finds it.
     """
     with _turn:
