@@ -52,9 +52,9 @@ SUMMARIES: dict[str, PaperSummary] = {
         "also a loss: rows tell choice and loss apart. `flash` without a preset is still the older reading, because "
         "recordings and the arena's archive rest on it; where the server has validation data we recommend "
         "`preset='model'`.",
-        "Read this way FLASH does find the even clients (its regret is far below random choice's), and its choice gains "
-        "where all train on the same loss. A perfect choice gains a few points here, so gaps as large as the published "
-        "ones cannot come from selection alone. With few seeds nothing is decided.",
+        "Read this way FLASH does find the even clients (its regret is far below random choice's), and its choice "
+        "gains where all train on the same loss. A perfect choice gains a few points here, so gaps as large as the "
+        "published ones cannot come from selection alone. With few seeds nothing is decided.",
         (
             RowDifference(_FLASH.format("noniid"), "FLASH", "Random", "FedAvg"),
             RowDifference(_FLASH.format("noniid"), "FLASH, choice only", "Random", "FedAvg"),
