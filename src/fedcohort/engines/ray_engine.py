@@ -51,7 +51,7 @@ def tapered(work: Index, actors: int) -> list[Index]:
     """Rows of the parts of a cohort, to be given out in this order: the largest clients and parts first.
 
     >>> [rows.size for rows in tapered(np.ones(32, np.int64), 2)]
-    [8, 6, 5, 4, 3, 2, 1, 1, 1, 1]
+    [8, 6, 4, 3, 2, 2, 1, 1, 1, 1, 1, 1, 1]
     """
     order = np.argsort(-work, kind="stable")
     cost = np.maximum(work[order], 1).astype(np.float64)
