@@ -10,7 +10,7 @@ from fedcohort.arena.archive import Archive
 from fedcohort.arena.board_data import BoardData, Standing
 from fedcohort.arena.contest import coverage
 from fedcohort.arena.fill import archive_entries
-from fedcohort.arena.leaderboard import make_board
+from fedcohort.arena.leaderboard import ArenaBoard, make_board
 from fedcohort.arena.oracle import ORACLE
 from fedcohort.arena.problem_set import ARCHIVE_SEEDS, TUNING_SEEDS, tier_problems
 from fedcohort.arena.standings import REFERENCE, Double
@@ -43,13 +43,15 @@ def write_guide(path: Path, picture: Path, archive: Archive | None = None) -> Bo
 
 
 def guide_text(board: BoardData, archive: Archive, picture: str) -> str:
-    """The page as Markdown."""
+    """The page as Markdown. Each kind of heterogeneity has all seeds that its own problems have in common."""
+    on = {kind: [p for p in board.problems if p.kind == kind] for kind in dict.fromkeys(p.kind for p in board.problems)}
+    kinds = {kind: make_board(board.rows, problems) for kind, problems in on.items()}
     lines = [
         "# Which selector when?",
         "",
         "Written by `fedcohort arena guide` from the archive of [the arena](arena.md); do not edit by hand.",
         "",
-        *_short_answer(board),
+        *_short_answer(kinds),
         "",
         "## All problems",
         "",
@@ -60,21 +62,21 @@ def guide_text(board: BoardData, archive: Archive, picture: str) -> str:
         f"![Average ranks and differences to uniform](pictures/{picture})",
         "",
     ]
-    for kind in dict.fromkeys(p.kind for p in board.problems):
-        lines += _section(board, kind)
+    for kind, of_kind in kinds.items():
+        lines += _section(of_kind, kind)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _short_answer(board: BoardData) -> list[str]:
+def _short_answer(kinds: dict[str, ArenaBoard]) -> list[str]:
     """One line per kind of heterogeneity: who leads, who leads of those that read little, and the oracle."""
     lines = [
         "| what is different about your clients | best | reading at most P1 | reading P0 only | oracle |",
         "|---|---|---|---|---|",
     ]
-    oracle = [i for i, s in enumerate(board.standings) if s.entry == ORACLE]
-    for kind, values in board.by_kind().items():
+    for kind, board in kinds.items():
+        values = board.heat().mean(axis=1)
         told = [_leader(board, values, level) for level in (3, 1, 0)]
-        ceiling = f"{values[oracle[0]]:+.3f}" if oracle else "-"
+        ceiling = next((f"{v:+.3f}" for s, v in zip(board.standings, values, strict=True) if s.entry == ORACLE), "-")
         lines.append(f"| [{KINDS[kind]}](#{_anchor(KINDS[kind])}) | {' | '.join(told)} | {ceiling} |")
     return [
         *lines,
@@ -162,12 +164,9 @@ def put_table(path: Path, board: BoardData, link: str, most: int | None = None) 
 
 def _section(board: BoardData, kind: str) -> list[str]:
     """Who wins under one kind of heterogeneity, by how much, and what it needs."""
-    columns = [i for i, p in enumerate(board.problems) if p.kind == kind]
-    names = ", ".join(board.problems[i].name for i in columns)
-    values = board.by_kind()[kind]
-    differences = board.results.differences()[:, columns]
+    r, values, differences = board.results, board.heat().mean(axis=1), board.results.differences()
     at = {s.entry: i for i, s in enumerate(board.standings)}
-    lines = [f"## {KINDS[kind]}", "", f"Problems: {names}.", ""]
+    lines = [f"## {KINDS[kind]}", "", f"Problems: {', '.join(r.problems)}; {len(r.seeds)} seeds.", ""]
     if ORACLE in at:
         lines += [f"The oracle, which knows the truth, gains {values[at[ORACLE]]:+.3f} over uniform.", ""]
     lines += [
