@@ -175,7 +175,7 @@ def test_what_typer_refuses_is_one_line_too(tmp_path):
 
 def test_places_that_cannot_be_written_are_named(tmp_path):
     (tmp_path / "file").touch()
-    assert "file: file exists" in mistake("run", *FEW, "--out", "file", cwd=tmp_path)
+    assert "file: this is a file" in mistake("run", *FEW, "--out", "file", cwd=tmp_path)
     assert "file/run: not a directory" in mistake("run", *FEW, "--out", "file/run", cwd=tmp_path)
     assert "its folder does not exist" in mistake("demo", "--out", "no/such.png", cwd=tmp_path)  # before anything runs
     assert "must end in .png" in mistake("demo", "--out", "picture", cwd=tmp_path)

@@ -18,6 +18,7 @@ from fedcohort.report import views
 from fedcohort.report.plots import plot_cohorts
 from fedcohort.report.traits import order, traits_of
 from fedcohort.storage.journal import Journal
+from fedcohort.storage.run_folder import FolderLock
 from fedcohort.worlds.built_world import build_world
 
 CONFIG = {"world": "mixed-v1(clients=6)", "task": "digits-mlp", "seed": 0}
@@ -54,8 +55,11 @@ def test_summary_looks_back_to_the_last_evaluation(made):
 def test_state_follows_the_owner_of_the_lock(made):
     folder = made("a", [0.1], finished=False)
     assert views.summary(folder)["state"] == "unfinished"
-    (folder / "lock").write_text(str(os.getpid()))
+    held = FolderLock(folder)
     assert views.summary(folder)["state"] == "running"
+    held.release()
+    (folder / "lock").write_text(str(os.getpid()))  # a process that has been given the number of a dead owner
+    assert views.summary(folder)["state"] == "unfinished"
     (folder / "lock").write_text("4194304999")  # no such process
     assert views.summary(folder)["state"] == "unfinished"
 
