@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
     "docs/asynchronous.md",
+    "docs/experiments.md",
+    "docs/flower.md",
+    "docs/reliability.md",
+    "docs/design/flower.md",
+    "docs/design/reliability.md",
     "docs/selectors/README.md",
     "docs/selectors/speed.md",
     "docs/methods/README.md",
@@ -108,6 +114,63 @@ def engine_range() -> str:
     return f"{min(found):.1f} to {max(found):.1f}"
 
 
+def printed(program: str, path: str) -> str:
+    """The table that a program of ours prints from its committed results."""
+    spec = spec_from_file_location("program", ROOT / program)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return f"\n{module.markdown(ROOT / path)}\n"
+
+
+def torture_count() -> str:
+    """How many rows there are, and which of them are below their goal."""
+    rows = results("benchmarks/results/torture.json")["rows"]
+    missed = [r["what"] for r in rows if not r["reached"]]
+    return f"{len(rows)} rows; below their goal: {', '.join(missed) or 'none'}"
+
+
+def flower_kills() -> str:
+    """How many of the kills of real Flower processes were done, by process."""
+    rows = results("benchmarks/results/torture.json")["rows"]
+    found = next(r["figures"] for r in rows if r["what"] == "kill -9 of real Flower processes")
+    done = {kind: found[f"{kind} killed"] for kind in ("SuperLink", "SuperNode", "ServerApp")}
+    each = ", ".join(f"{n} of {kind}s" for kind, n in done.items())
+    told = f"{sum(done.values())} of {len(done) * found['wanted of each']} kills were done: {each}"
+    secure, lost = found["of these with TLS and keys"], found["records lost"]
+    return f"{told}, {secure} of them with TLS and node keys; records lost: {lost}"
+
+
+def over_selection_table(place: str = "") -> str:
+    """Who is used under each policy; of one place (`"Flower"`) or of both."""
+    heads = ["policy", "used, fast to slow", "never used", "weight, fast to slow", "bias", "seconds per round"]
+    lines = ["| " + " | ".join(heads if place else ["place", *heads]) + " |"]
+    lines.append("|---" * (len(heads) + (not place)) + "|")
+    for row in results("benchmarks/results/over_selection.json")["rows"]:
+        used, weight = ", ".join(f"{v:.0f}" for v in row["used"]), ", ".join(f"{v:.2f}" for v in row["weight"])
+        cells = [row["policy"], used, f"{row['never']:.1f}", weight, f"{row['bias']:.2f}", f"{row['seconds']:.0f}"]
+        if place in ("", row["place"]):
+            lines.append("| " + " | ".join(cells if place else [row["place"], *cells]) + " |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def key_table() -> str:
+    """Every key of a run."""
+    from fedcohort.experiment.config import markdown
+
+    return f"\n{markdown()}"
+
+
+def metric_table() -> str:
+    """Every metric of a run."""
+    from fedcohort.experiment.metrics.stored_metrics import METRICS
+
+    lines = ["| name | meaning |", "|---|---|"]
+    for metric in METRICS.values():
+        lines.append(f"| `{metric.name}` | {metric.about}; {'higher' if metric.better > 0 else 'lower'} is better |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
 def _count(kind: str, family: str = "") -> str:
     from fedcohort.registry.catalogue import ENTRIES
 
@@ -122,6 +185,14 @@ MADE: dict[str, Callable[[], str]] = {
     "asynchronous-rounds": lambda: asynchronous_ratios("rounds of 10"),
     "asynchronous-over": lambda: asynchronous_ratios("rounds of 10, 13 asked"),
     "engine-range": engine_range,
+    "torture": lambda: printed("tests/stress/torture/table.py", "benchmarks/results/torture.json"),
+    "torture-count": torture_count,
+    "flower-kills": flower_kills,
+    "load": lambda: printed("benchmarks/load.py", "benchmarks/results/load.json"),
+    "over-selection": over_selection_table,
+    "over-selection-flower": lambda: over_selection_table("Flower"),
+    "run-keys": key_table,
+    "metrics": metric_table,
     "selectors": lambda: _count("selector"),
     "wrappers": lambda: _count("selector", "wrapper"),
     "methods": lambda: _count("method"),
