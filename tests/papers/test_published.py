@@ -1,4 +1,4 @@
-"""Published numbers and committed results: they belong to the studies as they are now, and the page is made of them."""
+"""Published numbers and committed results: they belong to the studies as they are now, and make up the pages."""
 
 import json
 from importlib.resources import files
@@ -44,7 +44,7 @@ def test_results_are_those_of_the_study(study):
     """Configurations, published numbers and claims of the committed result are what the study says today."""
     path = reproduce.file_of(study.id, "laptop", ROOT / "results")
     if not path.exists():  # a study that was not run yet says so on the page
-        assert f"* `fedcohort reproduce {study.id}`" in (ROOT / "docs" / "papers.md").read_text()
+        assert f"* `fedcohort reproduce {study.id}`" in (ROOT / "docs" / "papers" / f"{study.paper}.md").read_text()
         return
     found = reproduce.load(path)
     cells = study.cells("laptop")
@@ -59,9 +59,13 @@ def test_results_are_those_of_the_study(study):
     assert (found["title"], found["departures"]) == (study.title, list(study.departures["laptop"]))
 
 
-def test_the_page_is_made_of_the_results(tmp_path):
-    """`fedcohort reproduce --page docs/papers.md`, as the page itself says."""
+def test_the_pages_are_made_of_the_results(tmp_path):
+    """`fedcohort reproduce --page docs/papers.md`, as the index itself says: every page, and no other."""
     (tmp_path / "pictures").symlink_to(ROOT / "docs" / "pictures")  # it links those that are there
     done = CliRunner().invoke(app, ["reproduce", "--out", str(ROOT / "results"), "--page", str(tmp_path / "papers.md")])
     assert done.exit_code == 0, done.output
+    made = {p.relative_to(tmp_path): p.read_text() for p in tmp_path.glob("papers/*.md")}
+    kept = {p.relative_to(ROOT / "docs"): p.read_text() for p in (ROOT / "docs").glob("papers/*.md")}
+    assert {p.stem for p in made} == {study.paper for study in papers.studies().values()}
+    assert made == kept
     assert (tmp_path / "papers.md").read_text() == (ROOT / "docs" / "papers.md").read_text()

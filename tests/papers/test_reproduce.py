@@ -217,3 +217,5 @@ def test_the_command_lists_shows_and_refuses(tmp_path):
     assert "not the result of a reproduction" in str(shown.exception)
     paged = runner.invoke(app, ["reproduce", "--page", str(tmp_path / "p.md"), "--out", str(tmp_path)])
     assert "holds no results" in str(paged.exception)
+    bare = runner.invoke(app, ["reproduce", "--page", str(tmp_path / "papers"), "--out", str(tmp_path)])
+    assert "it is a Markdown file" in str(bare.exception)

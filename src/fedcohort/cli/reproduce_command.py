@@ -13,7 +13,7 @@ from rich.table import Table
 from fedcohort import papers
 from fedcohort.cli.options import StoreFolder, Workers
 from fedcohort.cli.progress import watched
-from fedcohort.errors import StoreError
+from fedcohort.errors import StoreError, check
 from fedcohort.experiment.store import ROOT, Store
 from fedcohort.papers import reproduce
 from fedcohort.papers.study import Study
@@ -34,7 +34,10 @@ def reproduce_command(
     workers: Workers = 0,
     show: Annotated[bool, typer.Option("--show", help="Print the result in --out without running anything.")] = False,
     no_run: Annotated[bool, typer.Option("--no-run", help="Measure what is there, without running anything.")] = False,
-    page: Annotated[Path | None, typer.Option(help="Write all results in --out to this Markdown page.")] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(help="Write all results in --out to this Markdown page and the folder beside it."),
+    ] = None,
 ) -> None:
     """Reproduce a table or figure of a paper: our numbers beside the published ones, and which of its claims hold.
 
@@ -88,16 +91,22 @@ def _list(out: Path) -> None:
 
 
 def _page(out: Path, page: Path) -> None:
-    from fedcohort.papers.results_page import page as whole
+    """Write the index, and the page of each paper into the folder of the same name beside it."""
+    from fedcohort.papers import paper_pages
 
+    check(page.suffix == ".md", f"page {str(page)!r}", "it is a Markdown file", "use e.g. --page docs/papers.md")
     known = papers.studies().values()
-    files = [(s, reproduce.file_of(s.id, scale, out)) for s in known for scale in ("laptop", "desk", "paper")]
-    there = [(s, reproduce.load(path)) for s, path in files if path.exists()]
-    if not there:
+    files = [reproduce.file_of(s.id, scale, out) for s in known for scale in ("laptop", "desk", "paper")]
+    found = [reproduce.load(path) for path in files if path.exists()]
+    if not found:
         raise StoreError(
             f"{out}", "it holds no results of scale laptop", "run `fedcohort reproduce all --scale laptop` first"
         )
-    found = [r | {"notes": list(s.notes) if r["scale"] == "laptop" else []} for s, r in there]
     missing = [s.id for s in known if s.id not in {result["study"] for result in found}]
-    write_durably(page, whole(found, missing, page.parent / "pictures" / "papers").encode())
-    Console(stderr=True).print(f"page: {page}")
+    folder, pictures = page.with_suffix(""), page.parent / "pictures" / "papers"
+    folder.mkdir(parents=True, exist_ok=True)
+    for paper, mine in paper_pages.by_paper(found).items():
+        text = paper_pages.paper_page(paper, mine, missing, pictures, page.name)
+        write_durably(folder / f"{paper}.md", text.encode())
+    write_durably(page, paper_pages.index_page(found, missing, folder.name).encode())
+    Console(stderr=True).print(f"pages: {page}, {folder}")

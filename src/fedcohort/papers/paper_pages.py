@@ -1,0 +1,202 @@
+"""The pages of all results: a short index, and for each paper its verdict on half a page before its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedcohort.papers.paper_evidence import (
+    VERDICTS,
+    MeasuredDifference,
+    compared,
+    counted,
+    gains,
+    is_half_done,
+    seeds_of,
+    seeds_text,
+    span,
+)
+from fedcohort.papers.paper_summaries import REMARKS, SUMMARIES, PaperSummary
+from fedcohort.papers.results_page import told as table_of
+from fedcohort.papers.verdicts import FAILS, HOLDS, LEAST_SEEDS
+
+Result = Mapping[str, Any]
+INTRO = """# The papers' tables, reproduced
+
+Five papers on who trains next, their tables and figures run again by one command: what each claims, what holds here,
+and what a perfect choice would gain. Each has a page with a verdict on half a page, then every table with its picture.
+
+```
+fedcohort reproduce                                        # list: one line per table or figure, and stored results
+fedcohort reproduce fedcm:table3                           # smoke: digits, a minute; shows that everything runs
+fedcohort reproduce fedcm:table3 --scale laptop --show     # print the committed result, run nothing
+fedcohort reproduce flash:table1 --scale laptop            # continue it; real data in $FEDCOHORT_DATA
+fedcohort reproduce --page docs/papers.md                  # write this page and those of the papers
+```
+"""
+READING = f"""## How to read the tables
+
+* Each cell is **ours** (mean over seeds; in brackets their range, from five seeds on the 95 % bootstrap interval) and,
+  after the stroke, the published number.
+* Scales: `laptop` has smaller networks, fewer samples and fewer rounds than the papers; `desk` has their clients,
+  samples and local epochs and as many rounds as a plateau needs. Each page says where its runs depart from the paper.
+  Absolute numbers are not comparable; what is checked are orderings and differences.
+* *Perfect choice* is a selector that is told every client's true labels: what choosing could gain.
+* Claims are judged by the rule of `fedcohort compare`: differences are averaged over columns within each seed, and a
+  claim *holds* or *does not hold* when the interval over seeds leaves zero out and the exact Wilcoxon test, corrected
+  for the claims of the table (Holm), says so too. With fewer than {LEAST_SEEDS} seeds, or too few for so many claims,
+  it is *undecided*: the differences show a direction only.
+* Values, configurations and digests of every run are in `results/`. A study that is half done says so: the same command
+  continues it, and keeps what is known of runs whose digests are still the same.
+"""
+
+
+def by_paper(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """The results of each paper, in their order."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(result["study"].partition(":")[0], []).append(result)
+    return found
+
+
+def index_page(results: Sequence[Result], not_run: Sequence[str] = (), folder: str = "papers") -> str:
+    """The index: one row per paper, with a link to its page in `folder`."""
+    heads = ("paper", "it claims", "what holds here", "scale", "seeds", "a perfect choice gains")
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for paper, mine in by_paper(results).items():
+        lines.append("| " + " | ".join(_index_row(paper, mine, not_run, folder)) + " |")
+    return "\n".join([INTRO, *lines, "", READING])
+
+
+def _index_row(paper: str, results: Sequence[Result], not_run: Sequence[str], folder: str) -> list[str]:
+    about = SUMMARIES[paper]
+    holds = _counts(results)
+    first = next(compared(about.comparisons, results), None)
+    if first is not None:
+        rows, found = first
+        what = f"{rows.left} - {rows.right}: {found.mean:+.2f} {rows.unit}"
+        holds += f". So far {what} (`{found.result['study']}`, {seeds_text([found.seeds])})"
+    lacking = sum(study.partition(":")[0] == paper for study in not_run)
+    scale = f"{_scales(results)}; {_tables(results)}" + f", {lacking} not run yet" * bool(lacking)
+    seeds = span([seeds_of(result) for result in results])
+    link = f"[{about.title}]({folder}/{paper}.md)"
+    return [link, about.in_short, holds, scale, seeds, _range([*gains(about, results)])]
+
+
+def _range(found: Sequence[MeasuredDifference]) -> str:
+    """ "+2.58 to +3.83 points (1 to 2 seeds)"."""
+    if not found:
+        return "not measured yet"
+    least, most = min(f.mean for f in found), max(f.mean for f in found)
+    ends = f"{least:+.2f}" if least == most else f"{least:+.2f} to {most:+.2f}"
+    return f"{ends} points ({seeds_text([f.seeds for f in found])})"
+
+
+def _counts(results: Sequence[Result]) -> str:
+    """ "of 50 claims: hold 1, inside the noise 2, undecided 46, not measured 1"; nothing decided is said first."""
+    counts = counted(results)
+    parts = [f"{VERDICTS[verdict]} {count}" for verdict, count in counts.items() if count]
+    lead = "" if counts[HOLDS] + counts[FAILS] else "nothing is decided; "
+    return f"{lead}of {sum(counts.values())} claims: {', '.join(parts)}"
+
+
+def _scales(results: Sequence[Result]) -> str:
+    return ", ".join(f"`{scale}`" for scale in dict.fromkeys(result["scale"] for result in results))
+
+
+def _tables(results: Sequence[Result]) -> str:
+    half = sum(map(is_half_done, results))
+    return f"{len(results)} table{'s' * (len(results) > 1)}" + f", {half} half done" * bool(half)
+
+
+def paper_page(
+    paper: str, results: Sequence[Result], not_run: Sequence[str] = (), pictures: Path | None = None, index: str = ""
+) -> str:
+    """The page of a paper; `pictures` is the folder of pictures beside the tables, `index` the name of the index."""
+    about = SUMMARIES[paper]
+    back = f" [All papers, and how to read the tables](../{index})." if index else ""
+    lines = [f"# {about.title}", ""]
+    lines += [f"What holds here of {about.title}, then its tables, each with its picture.{back} To continue them:", ""]
+    lines += ["```", f"fedcohort reproduce {paper} --scale {results[0]['scale']}", "```", "", *_verdict(about, results)]
+    lines += [*_overview(about, results), ""]
+    for at, result in enumerate(results):
+        lines += _section(about, result, results[:at], pictures)
+    lacking = [study for study in not_run if study.partition(":")[0] == paper]
+    if lacking:
+        lines += ["## Not run yet at any scale but `smoke`", ""]
+        lines += [f"* `fedcohort reproduce {study}`" for study in lacking] + [""]
+    return "\n".join(lines)
+
+
+def _verdict(about: PaperSummary, results: Sequence[Result]) -> list[str]:
+    """The half page: what is claimed, what holds and why, at which scale and reading, what a perfect choice gains."""
+    holds = _counts(results)
+    seeds = seeds_text([seeds_of(result) for result in results])
+    lines = [f"**The paper claims.** {about.claims}", "", f"**What holds here.** {holds[0].upper()}{holds[1:]}.", ""]
+    lines += [f"**Where the runs point.** {about.found}", "", *_decided(results)]
+    for rows, found in compared(about.comparisons, results):
+        lines.append(f"* {rows.left} - {rows.right}: **{found.mean:+.2f}** {rows.unit} ({found.source})")
+    lines += ["", f"**Why.** {about.why}", "", f"**Scale.** {_scales(results)}; {_tables(results)}; {seeds}.", ""]
+    lines += [f"**Our reading.** {about.reading}", ""]
+    measured = [*gains(about, results)]
+    if not measured:
+        return [*lines, "**What a perfect choice would gain** is not measured yet.", ""]
+    lines += [f"**What a perfect choice would gain** over {about.base}: {_range(measured)}.", ""]
+    return [*lines, *(f"* **{found.mean:+.2f}** points ({found.source})" for found in measured), ""]
+
+
+def _decided(results: Sequence[Result]) -> list[str]:
+    """The claims that hold and those that do not."""
+    return [
+        f"* **{claim['verdict']}**: {claim['words']} (`{result['study']}`, {result['scale']}, {claim['seeds']} seeds)"
+        for result in results
+        for claim in result["claims"]
+        if claim["verdict"] in (HOLDS, FAILS)
+    ]
+
+
+def _overview(about: PaperSummary, results: Sequence[Result]) -> list[str]:
+    heads = ("table", "scale", "seeds", "runs", "claims", *VERDICTS.values())
+    lines = ["## All tables", "", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for result in results:
+        counts = counted([result])
+        runs = f"{result['done']} of {result['wanted']}" if "wanted" in result else ""
+        cells = [_heading(about, result), result["scale"], seeds_of(result), runs, len(result["claims"])]
+        lines.append("| " + " | ".join(str(cell) for cell in (*cells, *counts.values())) + " |")
+    return lines
+
+
+def _section(about: PaperSummary, result: Result, above: Sequence[Result], pictures: Path | None) -> list[str]:
+    """One table with its picture, its claims and its departures from the paper."""
+    lines = [f"## {_heading(about, result)}", "", *table_of(result, _picture(result, pictures)), ""]
+    if result["study"] in REMARKS and result["scale"] == "laptop":
+        lines += [REMARKS[result["study"]], ""]
+    return [*lines, *_departures(about, result, above)]
+
+
+def _departures(about: PaperSummary, result: Result, above: Sequence[Result]) -> list[str]:
+    """How a table departs from the paper; what a table above it says already is not said again."""
+    mine = result["departures"]
+    bases = [other for other in above if other["departures"] and set(other["departures"]) <= set(mine)]
+    parts = list(mine)
+    if bases:
+        base = max(bases, key=lambda other: len(other["departures"]))
+        own = [departure for departure in mine if departure not in base["departures"]]
+        parts = [f"as in *{_heading(about, base)}* above", *own]
+    return [f"Departures from the paper: {'; '.join(parts)}.", ""] if parts else []
+
+
+def _heading(about: PaperSummary, result: Result) -> str:
+    """The title without the name of the paper, with which the page begins; a larger scale is told."""
+    title = result["title"].removeprefix(about.title).lstrip(",: ")
+    scale = "" if result["scale"] == "laptop" else f" (scale {result['scale']})"
+    return f"{title[0].upper()}{title[1:]}{scale}"
+
+
+def _picture(result: Result, pictures: Path | None) -> str:
+    """The picture of a study, `<study-id>.svg` of the smaller scale or `<study-id>-desk.svg`, if it is there."""
+    name = result["study"].replace(":", "-") + ("" if result["scale"] == "laptop" else f"-{result['scale']}")
+    if pictures is None or not (pictures / f"{name}.svg").exists():
+        return ""
+    return f"![{result['title']}](../pictures/papers/{name}.svg)"
