@@ -117,7 +117,8 @@ def engine_range() -> str:
 def printed(program: str, path: str) -> str:
     """The table that a program of ours prints from its committed results."""
     spec = spec_from_file_location("program", ROOT / program)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return f"\n{module.markdown(ROOT / path)}\n"
