@@ -98,5 +98,5 @@ def difference(result: Result, left: str, right: str, columns: Sequence[str] = (
     if not seeds:
         return None
     mean = float(np.mean([[a[s] - b[s] for a, b in pairs] for s in seeds]))
-    where = names[0] if len(names) == 1 else f"mean over {', '.join(names)}"
+    where = names[0] if len(names) == 1 else f"mean over {'; '.join(names)}"
     return MeasuredDifference(mean, len(seeds), result, where)

@@ -134,7 +134,9 @@ def _verdict(about: PaperSummary, results: Sequence[Result]) -> list[str]:
     holds = _counts(results)
     seeds = seeds_text([seeds_of(result) for result in results])
     lines = [f"**The paper claims.** {about.claims}", "", f"**What holds here.** {holds[0].upper()}{holds[1:]}.", ""]
-    lines += [f"**Where the runs point.** {about.found}", "", *_decided(results)]
+    if decided := _decided(results):
+        lines += [*decided, ""]
+    lines += [f"**Where the runs point.** {about.found}", ""]
     for rows, found in compared(about.comparisons, results):
         lines.append(f"* {rows.left} - {rows.right}: **{found.mean:+.2f}** {rows.unit} ({found.source})")
     lines += ["", f"**Why.** {about.why}", "", f"**Scale.** {_scales(results)}; {_tables(results)}; {seeds}.", ""]

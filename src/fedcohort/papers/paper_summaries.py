@@ -127,9 +127,9 @@ SUMMARIES: dict[str, PaperSummary] = {
         "average only).",
         "With class heterogeneity the differences have the paper's sign and are smaller; with client heterogeneity CA "
         "costs weighted averages accuracy.",
-        "The published gaps belong to more rounds of a larger network, after which FedAvg has drifted further. With "
-        "client heterogeneity the subset is chosen for the plain mean of logits, while models are weighted by size: "
-        "what ensembles well is then not what is averaged.",
+        "The published gaps belong to more rounds of a larger network, after which FedAvg has drifted further. "
+        "Suspected with client heterogeneity: the subset is chosen for the plain mean of logits, while models are "
+        "weighted by size, and what ensembles well is then not what is averaged.",
         (
             RowDifference("fedcm:table4", "class heterogeneity, CA, Dirac delta", "class heterogeneity, without CA"),
             RowDifference("fedcm:table4", "client heterogeneity, CA, Dirac delta", "client heterogeneity, without CA"),
@@ -146,7 +146,7 @@ SUMMARIES: dict[str, PaperSummary] = {
         "ordinary update instead: no extra step, no traffic.",
         "The analytics tell groups of clients apart by their reward, the bandit asks the less skewed, and FedACS is "
         "more accurate than random choice. A lead over Oort does not show.",
-        "Why the lead over Oort does not show is not known; the runs are short and the seeds few. CMFL's threshold "
+        "No reason is known for the missing lead over Oort; the runs are short and the seeds few. CMFL's threshold "
         "leaves few updates in a round, and short runs do not make up for it.",
         (
             RowDifference("fedacs:table2", "FedACS", "baseline", ("Uniform",)),
