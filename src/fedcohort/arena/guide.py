@@ -83,7 +83,8 @@ def _short_answer(kinds: dict[str, ArenaBoard]) -> list[str]:
         "",
         "Differences to uniform choice of the area under accuracy over time, means over problems and seeds (0.010 is "
         "one point of accuracy, on average over the run). P0 is what the server sees anyway, P1 one number a round "
-        "from each client, P2 its update. The oracle knows the truth: hardly anybody can gain more.",
+        "from each client, P2 its update. The oracle is told the truth: a strong heuristic, not an upper bound. Who is "
+        "best of so many is partly chance: the sections below say what is inside the noise.",
     ]
 
 
@@ -114,14 +115,14 @@ def _overall(board: BoardData) -> list[str]:
     sure = [s for s in board.standings if s.verdict == "better than uniform" and s.entry != ORACLE]
     worse = [s for s in board.standings if s.verdict == "worse than uniform"]
     said = (
-        f"Better than uniform beyond doubt, over all problems: {', '.join(_code(s) for s in sure)}."
+        f"Better than uniform over all problems, corrected for all comparisons: {', '.join(_code(s) for s in sure)}."
         if sure
-        else "Over all these problems no selector is better than uniform beyond doubt: after correction for so many "
+        else "Over all these problems no selector is shown to be better than uniform: after correction for so many "
         "comparisons the differences are undecided or inside the noise."
     )
     lines = [said]
     if worse:
-        lines.append(f"Worse than uniform beyond doubt: {', '.join(_code(s) for s in worse)}.")
+        lines.append(f"Worse, by the same rule: {', '.join(_code(s) for s in worse)}.")
     return [*lines, "", *arena_table(board.standings), "", board.summary(), "", _rules()]
 
 
