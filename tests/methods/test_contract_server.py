@@ -41,6 +41,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "rhfl": RHFL,
     "rhfl-code": lambda: RHFL(confidence="code", mode="native"),
     "fedbio": FedBiO,
+    "fedprox-adapt": lambda: FedProx(adapt=0.1),
 }
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedcohort.rounds.aggregation import LARGEST_LOSS, model_gains
+from fedcohort.methods._parts.server_validation import LARGEST_LOSS
+from fedcohort.rounds.aggregation import model_gains
 
 
 class TwoClasses:

@@ -15,23 +15,42 @@ and the server averages over those that returned, R:
 (2) is the paper's, together with a selector that draws in proportion to n_k with replacement; (3) is what the
 released code does, together with a selector that draws uniformly without replacement. The draw is the selector's.
 
+With `adapt` = a > 0 the pull follows the loss L of the model, from `mu` on, as the paper does in its section 5.3.2:
+
+    mu <- mu + a where L rose,   max(mu - a, 0) after L fell five times in a row                         (4)
+
 Departures from the paper
+    * L of (4) is of the server's validation data; the paper takes the training loss of all clients.
+    * After five falls and a smaller pull, the next five are counted anew.
     * The term acts on trainable parameters only, never on buffers, and enters the gradient before momentum.
     * With Adam or weight decay (1) still holds for the gradient, but the step is no longer a proximal step.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from fedcohort.core.constraints import Choice, NotNegative, Positive
+from fedcohort.core.table import Table
 from fedcohort.errors import checked
+from fedcohort.methods._parts.server_validation import mean_loss, validation_evaluator
 from fedcohort.methods.base import Buffers
 from fedcohort.methods.fedavg import FedAvg
-from fedcohort.types import Index, Model, Plan
+from fedcohort.protocols import Aggregated, Aggregation
+from fedcohort.types import Index, Model, Plan, Updates
 
 Form = Annotated[str, Choice("normalised", "uniform")]
+FALLS = 5  # of eq. 4
+
+
+@dataclass
+class PullState(Table):
+    """What eq. 4 remembers."""
+
+    mu: float = 0.0
+    loss: float = -1.0  # of the last model; negative: none yet
+    falls: int = 0  # in a row
 
 
 class FedProx(FedAvg):
@@ -39,6 +58,7 @@ class FedProx(FedAvg):
 
     Args:
         mu: weight of the pull back to the broadcast model; 0 is FedAvg [mu].
+        adapt: by how much the pull follows the validation loss (eq. 4); 0: it stays `mu`.
         form: "normalised" (eq. 3) or "uniform" (eq. 2).
         server_lr: factor on the step of the server.
         buffers: what becomes of float buffers: averaged, or as the server has them.
@@ -56,14 +76,36 @@ class FedProx(FedAvg):
         self,
         *,
         mu: NotNegative = 0.1,  # [mu]
+        adapt: NotNegative = 0.0,
         form: Form = "normalised",
         server_lr: Positive = 1.0,
         buffers: Buffers = "average",
     ) -> None:
         super().__init__(form=form, server_lr=server_lr, buffers=buffers)
-        self.mu = mu
+        self.mu, self.adapt = mu, adapt
+        if adapt:
+            self.state, self.prefix = PullState(mu), f"{self.name}."
 
     def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
         """Eq. 1."""
         del model, clients
-        return replace(plan, prox=self.mu)
+        return replace(plan, prox=self.state.mu if isinstance(self.state, PullState) else self.mu)
+
+    def apply(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
+        """Eq. 2 or 3, then eq. 4."""
+        done = super().apply(model, updates, context)
+        if not isinstance(self.state, PullState):
+            return done
+        evaluator = validation_evaluator(context.server_evaluator, f"{self.name}(adapt=...)")
+        self._follow(self.state, mean_loss(done.model.params, evaluator))
+        return replace(done, info={**done.info, "fedprox_mu": self.state.mu})
+
+    def _follow(self, s: PullState, loss: float) -> None:
+        """Eq. 4."""
+        rose, fell = 0 <= s.loss < loss, loss < s.loss
+        s.falls = s.falls + 1 if fell else 0
+        if rose:
+            s.mu += self.adapt
+        elif s.falls == FALLS:
+            s.mu, s.falls = max(s.mu - self.adapt, 0.0), 0
+        s.loss = loss

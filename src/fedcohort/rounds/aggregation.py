@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedcohort.core.rng import generator
-from fedcohort.engines.losses import cross_entropy, log_softmax
+from fedcohort.methods._parts.server_validation import mean_loss
 from fedcohort.protocols import Aggregated, Aggregation, Method, ServerEvaluator
 from fedcohort.rounds.backend import Backend
 from fedcohort.rounds.outstanding import Landed, scattered, with_extras
@@ -15,7 +15,6 @@ from fedcohort.signals import of_side
 from fedcohort.types import Arrays, Index, Mask, Model, Outcome, Plan, Real, Updates
 
 ABANDONED = "round-abandoned"
-LARGEST_LOSS = 1e6  # of a model that was never fit to be averaged
 
 
 def aggregate(
@@ -120,16 +119,9 @@ def model_gains(delta: Real, base: Real, evaluator: ServerEvaluator | None) -> R
     if evaluator is None or not evaluator.size("validation"):
         return np.full(len(delta), np.nan)
     starts, which = np.unique(np.atleast_2d(base), axis=0, return_inverse=True) if base.ndim > 1 else (base[None], 0)
-    before = np.array([_validation_loss(start, evaluator) for start in starts])[which]
-    after = np.array([_validation_loss(row, evaluator) for row in delta + base])
+    before = np.array([mean_loss(start, evaluator) for start in starts])[which]
+    after = np.array([mean_loss(row, evaluator) for row in delta + base])
     return np.asarray(before - after, np.float64)
-
-
-def _validation_loss(params: Real, evaluator: ServerEvaluator) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):
-        logits = np.asarray(evaluator.logits(params[None], "validation")[0], np.float64)
-        found = float(cross_entropy(log_softmax(logits), evaluator.labels("validation")).mean())
-    return min(found, LARGEST_LOSS) if np.isfinite(found) else LARGEST_LOSS
 
 
 def _width(last_layer: slice | Mask | None, params: int) -> int:

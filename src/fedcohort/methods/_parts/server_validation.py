@@ -9,6 +9,8 @@ from fedcohort.methods.base import Double
 from fedcohort.protocols import ServerEvaluator
 from fedcohort.types import Index, Real
 
+LARGEST_LOSS = 1e6  # of a model that was never fit to be averaged
+
 
 def validation_evaluator(evaluator: ServerEvaluator | None, name: str) -> ServerEvaluator:
     """The evaluator, if it has labelled validation data; otherwise the error that says what to do."""
@@ -25,3 +27,14 @@ def accuracy(logits: Real, labels: Index) -> Double:
     """Share of right answers of each model: logits (k, n, classes)."""
     right: Double = (logits.argmax(axis=2) == labels).mean(axis=1, dtype=np.float64)
     return right
+
+
+def mean_loss(params: Real, evaluator: ServerEvaluator) -> float:
+    """Cross-entropy of one model on the validation data; LARGEST_LOSS where it is larger or not a number."""
+    labels = evaluator.labels("validation")
+    with np.errstate(over="ignore", invalid="ignore"):
+        logits = np.asarray(evaluator.logits(params[None], "validation")[0], np.float64)
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+        shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+        found = float(np.negative(shifted[np.arange(labels.size), labels]).mean())
+    return min(found, LARGEST_LOSS) if np.isfinite(found) else LARGEST_LOSS

@@ -24,7 +24,8 @@ WEIGHTS = {"w_v": "loss", "w_d": "diversity", "w_m": "momentum", "w_f": "fairnes
 LEVELS = (0.1, 1.0, 2.0)
 GRID = {"mu": (0.01, 0.1, 0.5), "gamma": (0.3, 0.7, 1.0), "size": (3, 6, 9)}  # the summary names one more mu and gamma
 AWAY = {"all there": "", "80 % there": "availability=0.8", "30 % drop out": "dropout=0.3"}
-CHOSEN, ADAPTIVE, RANDOM = "HeteRo-Select", "HeteRo-Select, adaptive", "random half"
+CHOSEN, RANDOM = "HeteRo-Select", "random half"
+ADAPTIVE, FOLLOWING = "HeteRo-Select, adaptive", "HeteRo-Select, adaptive, and mu follows the loss"
 STABLE_AT, DROP_AT = "stable (%)", "drop (points)"
 SCORE, REST, CHANCE = "whole score", "score without its diversity", "whole scores, shuffled"
 SEEDS = {"smoke": 1, "laptop": 7, "desk": 3, "paper": 3}
@@ -96,10 +97,11 @@ def away(keys: Mapping[str, Any], what: str) -> Mapping[str, Any]:
 def away_cells(scale: str) -> Sequence[Cell]:
     """Fixed and adaptive numbers and a random half, with everybody there, some away, some dropping out."""
     found = []
-    texts = {CHOSEN: hetero(scale), ADAPTIVE: changed(scale, adaptive=True), RANDOM: "uniform"}
+    adaptive = changed(scale, adaptive=True)
+    texts = {CHOSEN: hetero(scale), ADAPTIVE: adaptive, FOLLOWING: adaptive, RANDOM: "uniform"}
     for row, text in texts.items():
         for what in AWAY:
-            keys = away(run(scale, text), what)
+            keys = away(run(scale, text, adapt=0.1 if row == FOLLOWING else 0.0), what)
             found.append(Cell(row, f"{what}: {STABLE_AT}", keys, STABLE))
             found.append(Cell(row, f"{what}: {DROP_AT}", keys, quantity("drop", digits=2)))
     return found
@@ -114,6 +116,7 @@ def away_claims(scale: str) -> Sequence[Claim]:
         row_beats("with clients away or lost it is steadier (drop) than a random half", CHOSEN, RANDOM, drops),
         row_beats("adaptive numbers beat fixed ones", ADAPTIVE, CHOSEN, stable),
         row_beats("adaptive numbers beat a random half", ADAPTIVE, RANDOM, stable),
+        row_beats("a mu that follows the loss beats a fixed one", FOLLOWING, ADAPTIVE, stable),
     ]
 
 

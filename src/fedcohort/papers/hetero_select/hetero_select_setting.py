@@ -48,11 +48,12 @@ def hetero(scale: str, variant: str = "additive", tau0: float = 1.0) -> str:
     return f"hetero-select(variant={variant!r}, diversity='js', tau0={tau0}, horizon={rounds(scale)})"
 
 
-def run(scale: str, selector: str, size: int = 6, mu: float = 0.1) -> Mapping[str, Any]:
+def run(scale: str, selector: str, size: int = 6, mu: float = 0.1, adapt: float = 0.0) -> Mapping[str, Any]:
     """The keys of one run."""
+    follows = f", adapt={adapt}" if adapt else ""
     return {
         "selector": selector,
-        "method": f"fedprox(mu={mu}, form='uniform')",
+        "method": f"fedprox(mu={mu}{follows}, form='uniform')",
         "world": "hetero-0.1-v1",
         "task": of_scale(
             scale,
