@@ -82,8 +82,8 @@ def test_figures_share_runs_with_the_table():
     fig2, fig3, table = digests("flash:fig2-cifar"), digests("flash:fig3"), digests("flash:table1-both")
     assert len(fig2 & digests("flash:table1-noise")) == 11  # eleven rows with FedAvg
     assert len(fig2 & digests("flash:table1-noniid")) == 11
-    assert len(fig3 & table) == 2  # FLASH and FedCor
-    assert len(fig3 & fig2) == 2 * 6  # the two edges of the map
+    assert len(fig3 & table) == 3  # FLASH, FedCor and the perfect choice
+    assert len(fig3 & fig2) == 3 * 6  # the two edges of each map
     assert len(digests("flash:fig5") & table) == 1
     assert digests("flash:early-stop") < table
 
@@ -165,7 +165,7 @@ def test_bandits_end_to_end(tmp_path):
     study = papers.chosen("flash:fig4-bandits")[0]
     result = reproduce.perform(reproduce.plan(study, "smoke"), Store(tmp_path), workers=1)
     assert not result["failed"]
-    assert result["cost"]["runs"] == 6
+    assert result["cost"]["runs"] == 8  # three bandits and a perfect choice
     by_place = {(c["row"], c["column"]): c["mean"] for c in result["cells"]}
     reached = [by_place[b, "noise 15 %: seconds to the lowest best"] for b in flash_fig4.BANDITS]
     in_all = [by_place[b, "noise 15 %: seconds in all"] for b in flash_fig4.BANDITS]

@@ -50,8 +50,9 @@ def test_results_are_those_of_the_study(study):
     cells = study.cells("laptop")
     assert [(c["row"], c["column"], c["published"]) for c in found["cells"]] == [(*c.place, c.published) for c in cells]
     for cell, kept in zip(cells, found["cells"], strict=True):
-        config = reproduce.from_mapping({**cell.run, "seed": 0}).canonical().to_dict()
-        assert kept["config"] == {k: v for k, v in config.items() if k != "seed"}
+        config = reproduce.from_mapping({**cell.run, "seed": 0}).canonical()
+        assert kept["config"] == {k: v for k, v in config.to_dict().items() if k != "seed"}
+        assert kept["digests"]["0"] == config.digest()  # a new parameter counts only where it is used
         assert set(kept["digests"]) == {str(seed) for seed in found["seeds"]}
     assert [(c["words"], c["published"]) for c in found["claims"]] == [
         (c.words, c.published) for c in study.claims("laptop")

@@ -32,6 +32,7 @@ LATER: dict[str, Any] = {
     "norm": None,
     "per_second": True,
     "adaptive": False,
+    "adapt": 0.0,
     "insight": "step",
     "reference": "all",
 }

@@ -67,8 +67,8 @@ STUDIES = (
         SEEDS,
         DEPARTURES,
         notes=(
-            "Twenty of 21 orderings come out as published, 13 beyond the noise; FedACS and Oort cannot be told apart "
-            "(the paper: FedACS ahead by 0.3 to 1.4 points).",
+            "Of the means of three seeds, twenty of 21 are ordered as published; FedACS and Oort are close (the paper: "
+            "FedACS ahead by 0.3 to 1.4 points).",
             "The relative improvement is a ratio to the gap between IID and baseline, seed by seed. In the uniform "
             "environment that gap is 2 points and in one seed nearly none, so its mean there says nothing.",
             "CMFL loses far more here than in the paper: its threshold leaves few updates in a round, and 80 rounds "

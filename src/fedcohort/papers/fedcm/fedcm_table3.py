@@ -47,9 +47,9 @@ STUDIES = (
         SEEDS,
         DEPARTURES,
         notes=(
-            "Class heterogeneity: with CA both algorithms are better with either score, two of the four times beyond "
-            "the noise of three seeds, and by less than published; all accuracies are lower (30 % instead of 44 "
-            "to 63 %), with 2,000 training images and 30 rounds.",
+            "Class heterogeneity: in the means of three seeds both algorithms are better with CA, with either score, "
+            "and by less than published; all accuracies are lower (30 % instead of 44 to 63 %), with 2,000 training "
+            "images and 30 rounds.",
             "Client heterogeneity: CA costs FedPdp two to three points, in every seed; the paper finds no gain there "
             "either (-0.5 and +0.6). In these runs CA keeps five of eight clients, small and large alike, and with "
             "them 56 to 70 % of the samples. Suspected: the subset is chosen for the plain mean of logits, while "

@@ -12,6 +12,7 @@ from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.papers.flash import flash_setting as flash
 from fedcohort.papers.flash.flash_setting import CIFAR, DEPARTURES, SEEDS
 from fedcohort.papers.study import (
+    PERFECT_ROW,
     Cell,
     Claim,
     Lookup,
@@ -100,6 +101,14 @@ def bandit_cells(scale: str) -> Sequence[Cell]:
                 THINKING: Quantity("milliseconds a round", thinking, -1, digits=2),
             }
             found += [Cell(bandit, column(setting, what), keys, q) for what, q in measured.items()]
+    for setting, level in SETTINGS.items():
+        keys = flash.run(
+            scale,
+            flash.selectors(scale)[PERFECT_ROW],
+            flash.world(*level, scale=scale),
+            loss=flash.objective(CIFAR),
+        )
+        found.append(Cell(PERFECT_ROW, column(setting, ACCURACY), keys, quantity("best")))
     return found
 
 

@@ -47,20 +47,20 @@ VARIATES = (
 NOTES: Mapping[str, tuple[str, ...]] = {
     "noniid": (
         "Who was asked from round 10 on with FedAvg (two seeds; 30 % of all clients are skewed): cohorts of FedCor "
-        "are 28 and 19 % skewed, of FEEL 59 and 57 %, of FLASH 22 and 41 %. FEEL seeks large gradients, and skewed "
-        "clients have them.",
-        "The random durations in FLASH's reward are not what keeps it from finding the even clients: with durations "
-        "that are all alike (lambda 0) its cohorts on cross-entropy are 39 and 43 % skewed, against 22 and 40 % with "
-        "them. The reward is the fall of a client's own loss, which does not tell whether the common model gains.",
+        "are 28 and 19 % skewed, of FEEL 59 and 57 %, of FLASH with the reward by own loss 22 and 41 %. FEEL seeks "
+        "large gradients, and skewed clients have them.",
+        "The random durations in the reward by own loss are not what keeps FLASH from finding the even clients: with "
+        "durations that are all alike (lambda 0) its cohorts on cross-entropy are 39 and 43 % skewed, against 22 and "
+        "40 % with them. The fall of a client's own loss does not tell whether the common model gains.",
         SLOW,
         VARIATES,
         FLOOR,
     ),
     "noise": (),
     "both": (
-        "FLASH's choice finds neither the skewed nor the noisy: from round 10 on its cohorts with FedAvg are 29 and "
-        "31 % skewed with 15.2 and 14.6 % wrong labels; of all clients 30 % are skewed, with 15.7 and 14.2 % wrong "
-        "labels.",
+        "With the reward by own loss FLASH's choice finds neither the skewed nor the noisy: from round 10 on its "
+        "cohorts with FedAvg are 29 and 31 % skewed with 15.2 and 14.6 % wrong labels; of all clients 30 % are skewed, "
+        "with 15.7 and 14.2 % wrong labels.",
         "There is little to find in the noise: rates from Beta(15, 85) have a deviation of 3.6 points between clients.",
         "FedCor's cohorts are 17 and 14 % skewed, FEEL's 60 and 58 %; they have the best and the worst average.",
         SLOW,

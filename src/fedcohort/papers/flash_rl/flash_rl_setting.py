@@ -43,14 +43,14 @@ DEPARTURES = {
         "best accuracy on 5,000 test images, measured every third round; the paper does not say which round it prints "
         "(its code plots the best so far)",
         "rewards from 1,000 validation images at the server; the authors' code takes the test set",
-        "6 seeds instead of 1",
+        "several seeds instead of 1",
     ),
     "desk": (
         "the paper's clients, samples, rounds and local training; on MNIST the CNN of 20,522 parameters",
         "best accuracy over an evaluation every fifth round; rewards from validation data, not from the test set",
-        "3 seeds instead of 1",
+        "several seeds instead of 1",
     ),
-    "paper": ("rewards from validation data; the authors' code takes the test set", "3 seeds instead of 1"),
+    "paper": ("rewards from validation data; the authors' code takes the test set", "several seeds instead of 1"),
 }
 
 

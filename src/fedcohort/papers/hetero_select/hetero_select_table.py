@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedcohort.papers.hetero_select.hetero_select_setting import DEPARTURES, SEEDS, STABLE, hetero, run
 from fedcohort.papers.published import published
-from fedcohort.papers.study import PERFECT_ROW, Cell, Claim, Study, beats, perfect, quantity
+from fedcohort.papers.study import PERFECT_ROW, Cell, Claim, Study, beats, perfect, quantity, row_beats
 
 ADDITIVE, MULTIPLICATIVE, OORT = "HeteRo-Select, additive", "HeteRo-Select, multiplicative", "Oort"
 FULL, HALF = "FedProx, all clients", "FedProx, random half"
@@ -83,12 +83,13 @@ def mu_claims(scale: str) -> Sequence[Claim]:
 
 
 def participation_cells(scale: str) -> Sequence[Cell]:
-    """Two ways of choosing, four sizes; where all are asked there is nothing to choose."""
+    """Three ways of choosing, four sizes; where all are asked there is nothing to choose."""
     found = []
-    for row in (CHOSEN, RANDOM):
+    for row, text in {CHOSEN: hetero(scale), RANDOM: "uniform", PERFECT_ROW: perfect("complete")}.items():
+        printed = STABLE_BY_SHARE.get(row, {})
         for share, size in SIZES.items():
-            text = hetero(scale) if row == CHOSEN and size < 12 else "uniform"
-            found.append(Cell(row, share, run(scale, text, size=size), STABLE, STABLE_BY_SHARE[row][share]))
+            keys = run(scale, text if size < 12 else "uniform", size=size)
+            found.append(Cell(row, share, keys, STABLE, printed.get(share)))
     return found
 
 
@@ -102,11 +103,12 @@ def participation_claims(scale: str) -> Sequence[Claim]:
         beats("a half by HeteRo-Select beats a random half", (CHOSEN, "50 %"), (RANDOM, "50 %"), random_half),
         beats("not in the paper: the same for a quarter", (CHOSEN, "25 %"), (RANDOM, "25 %")),
         beats("not in the paper: the same for three quarters", (CHOSEN, "75 %"), (RANDOM, "75 %")),
+        row_beats("not in the paper: a perfect choice beats a random one", PERFECT_ROW, RANDOM, list(SIZES)[:-1]),
     ]
 
 
 _EXPLORATIVE = "explorative is read as tau0 = 2 (the summary names 1 to 2) with gamma = 0.7"
-_EVERYBODY = "at 100 % both rows show the same run"
+_EVERYBODY = "at 100 % all rows show the same run"
 STUDIES = (
     Study(
         "hetero-select:table",
