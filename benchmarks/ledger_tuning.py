@@ -2,7 +2,7 @@
 
     python benchmarks/ledger_tuning.py "ledger" "ledger(pace=1.0)"     # what the results lack is run and added
     python benchmarks/ledger_tuning.py --changes                       # the changes of benchmarks/ledger_variants.py
-    python benchmarks/ledger_tuning.py --table                         # the table of docs/ledger.md
+    python benchmarks/ledger_tuning.py --table                         # the tables of docs/ledger.md, and each change minus the rule
 
 Every difference is paired by problem and seed, in points of accuracy: the anytime score (the area under the curve of
 accuracy over time, up to the problem's horizon) and the final one. Intervals are +- one standard error over seeds.
@@ -21,6 +21,7 @@ from ledger_variants import VARIANTS
 RESULTS = Path(__file__).parent / "results" / "ledger_tuning.json"
 SEEDS = range(106, 114)
 MORE_PROBLEMS = ("har-devices",)
+RULE = "ledger(pace=3.0,limit=6.0)"  # what the changes are made to
 
 
 def problems():
@@ -83,6 +84,15 @@ def table():
         )
 
 
+def changes():
+    """Each change against the rule that it would change, paired by problem and seed."""
+    results = load()
+    _, rule = differences(RULE, results)
+    for text in (t for t in VARIANTS if t in results):
+        d = (differences(text, results)[1] - rule).mean(axis=0)[:, 0]
+        print(f"{text}: {d.mean():+.2f} ± {d.std(ddof=1) / d.size**0.5:.2f} points of the anytime score")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("variants", nargs="*")
@@ -94,6 +104,7 @@ def main():
         run(given.variants, SEEDS)
     if given.table or not given.variants:
         table()
+        changes()
 
 
 if __name__ == "__main__":
