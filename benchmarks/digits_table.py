@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 FILE = ROOT / "results" / "digits_selectors.json"
 TARGET = 0.8
 VARIANTS = {
-    "flash": ["flash", "flash(preset='paper_scaled')", "flash(preset='literal')"],
+    "flash": ["flash", "flash(preset='robust')", "flash(preset='paper_scaled')", "flash(preset='literal')"],
     "fedcm-ucb": ["fedcm-ucb + fedca"],
     "fedcm-ts": ["fedcm-ts + fedca"],
     "hetero-select": ["hetero-select", "hetero-select(variant='multiplicative')"],

@@ -175,9 +175,10 @@ def test_rewards_by_hand(options, expected):
     assert flash.state.paid.all()
 
 
-def test_a_client_cannot_claim_a_scale_of_its_own():
+@pytest.mark.parametrize("preset", ["model", "robust"])  # without validation data both pay the fall of the own loss
+def test_a_client_cannot_claim_a_scale_of_its_own(preset):
     """First losses 4 4 4 4 4000: the last counts as if it had started at 4: halving is worth 2 / T for all."""
-    flash = Flash(standardise=False, refresh="all", explore=0.0)
+    flash = Flash(preset=preset, standardise=False, refresh="all", explore=0.0)
     world = World(flash, [4.0, 4.0, 4.0, 4.0, 4000.0])
     for _ in range(2):
         world.ask(5)
@@ -220,8 +221,10 @@ def test_who_is_probed():
 
 
 def test_an_ablated_context_asks_for_less():
-    assert Flash(context="loss,duration,reward").needs == {"robust_loss", "probe_robust_loss"}
-    assert Flash().needs == {"robust_loss", "probe_robust_loss", "val_loss", "probe_val_loss"}
+    assert Flash(preset="robust", context="loss,duration,reward").needs == {"robust_loss", "probe_robust_loss"}
+    whole = {"robust_loss", "probe_robust_loss", "val_loss", "probe_val_loss"}
+    assert Flash(preset="robust").needs == whole
+    assert Flash().needs == {*whole, "model_gain"}
     assert Flash(context="loss").state.V.shape == (1, 1)
 
 
@@ -267,7 +270,7 @@ def test_a_liar_does_not_move_the_honest():
     plain, lied = [], []
     for seed in range(3):
         for liar, out in ((None, plain), (0, lied)):
-            _, picks, worth = semibandit.play(Flash(), seed, 120, liar)
+            _, picks, worth = semibandit.play(Flash(preset="robust"), seed, 120, liar)
             out.append(spearman(picks[honest], worth[honest]))
     assert np.mean(plain) > 0.5
     assert abs(np.mean(plain) - np.mean(lied)) < 0.05

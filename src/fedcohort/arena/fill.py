@@ -24,12 +24,14 @@ from fedcohort.registry.lookup import entries as catalogue
 
 NICE = 10
 EXACT, LOOSE = 1e-6, 0.05  # how far a repeated score may be off, with the same versions and with others
-PRESETS = (  # wrappers say nothing by themselves, so they are shown around a selector
+PRESETS = (  # wrappers say nothing by themselves, so they are shown around a selector; and other readings
     "explore(inner='oort')",
     "probability-cap(inner='oort')",
     "quota(inner='oort')",
     "cool-down(inner='power-of-choice')",
     "warm-up(inner='flash')",
+    "flash(preset='robust')",  # its reward is the fall of a client's own loss, not that of the server's
+    "ledger(without=('expected_seconds',))",  # speeds learnt from replies alone: a simulation's profile is exact
 )
 Cell = tuple[str, str, int]  # selector, problem, seed
 OnRow = Callable[[Row, int, int], None]  # row, how many are done, of how many

@@ -22,12 +22,13 @@ Departures from the paper
       made for rewards of unit size, is 4 to 9: theta~ is a random direction, and the choice no better than uniform.
     * Contexts are scaled: "literal" not at all, "paper_scaled" divides each column by its norm over the clients
       (as the ancestor of FLASH does), "robust" uses trimmed z-scores and log-durations.
-    * v (1 as printed, 0.3 in "robust") and forgetting rho (1 as printed) are ours; 0.3 is a cautious choice, not an
-      optimum.
+    * v (1 as printed, 0.3 in "model" and "robust") and forgetting rho (1 as printed) are ours; 0.3 is a cautious
+      choice, not an optimum.
     * Time: the reward of S_t is the change from w^t to w^{t+1} and is paired with the contexts with which S_t was
       chosen; the paper pairs it with those of the next round, and passes contexts where Alg. 2 expects rewards.
-    * The reward "model" is another reading of Alg. 1, line 20: the fall of the server's validation loss under each
-      uploaded model. The fall of a client's own loss, the other readings, is largest where the data are skewed.
+    * The reward "model" (default) reads Alg. 1, line 20, as a vector: the fall of the server's validation loss under
+      each uploaded model. The fall of a client's own loss, the other readings, is largest where the data are skewed;
+      it is what is paid where the server has no validation data.
     * V is X'X (d x d), not XX'. Rewards are per client; scope="global" is Alg. 1, line 20.
     * |.| also rewards a loss that rises, as noisy labels make it do: "robust" counts decreases only.
     * Only the last cohort and those not measured for 20 rounds are probed; refresh="all" is the paper.
@@ -97,7 +98,7 @@ class Flash(StatefulSelector[FlashState]):
     """Learn what a client's context says about its next contribution; draw a belief; take the best under it.
 
     Args:
-        preset: "literal" (as printed), "paper_scaled", "robust" or "model"; sets the arguments that are None.
+        preset: "model", "robust", "paper_scaled" or "literal" (as printed); sets the arguments that are None.
         method: "thompson", or "ucb" for LinUCB.
         context: comma-separated elements of the context [x]; leave some out for the ablation of Fig. 4.
         explore: width of the belief [v]; 0 is greedy.
@@ -116,14 +117,14 @@ class Flash(StatefulSelector[FlashState]):
         initial: the first cohort [S_0], "all" or "random:k".
 
     >>> sorted(Flash(context="loss,duration").needs)
-    ['probe_robust_loss', 'robust_loss']
+    ['model_gain', 'probe_robust_loss', 'robust_loss']
     """
 
     @checked
     def __init__(
         self,
         *,
-        preset: Annotated[str, Choice(*PRESETS)] = "robust",
+        preset: Annotated[str, Choice(*PRESETS)] = "model",
         method: Annotated[str, Choice("thompson", "ucb")] = "thompson",
         context: str = "loss,val,duration,reward",
         explore: NotNegative | None = None,

@@ -88,7 +88,7 @@ def selectors(scale: str) -> Mapping[str, str]:
     )
     more = {
         FLASH: f"flash(preset='model'{measured})",
-        OWN_LOSS: f"flash{own}",
+        OWN_LOSS: f"flash(preset='robust'{measured})",
         FEDACS: "fedacs",
         PERFECT_ROW: perfect(pool=EVEN),
     }

@@ -188,7 +188,8 @@ class Context:
         s.asked_x = self.matrix(s, used, self.scale(s)).astype(np.float64)
         s.asked, s.asked_round = used.copy(), result.index
         if self.reward == "model":
-            gain = np.asarray(result.signals["model_gain"], np.float64)[result.ok]
+            told = "model_gain" in result.signals
+            gain = np.asarray(result.signals["model_gain"], np.float64)[result.ok] if told else np.empty(0)
             s.judged = np.flatnonzero(np.isfinite(gain))
             s.gain = gain[s.judged]
         timed = np.isfinite(result.duration) & (result.duration > 0)
