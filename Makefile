@@ -11,16 +11,16 @@ TORTURE_FLAGS ?=
 demo: $(VENV)/.demo-ready
 	$(BIN)/fedcohort demo
 
-# First all that runs in memory; then real SuperLinks, SuperNodes and Ray clusters on loopback, beside mypy
-# only: their processes keep the cores busy by themselves.
-test: style test-memory
-	$(MAKE) --no-print-directory -j 2 types test-deployment
+# All that runs in memory; beside it real SuperLinks, SuperNodes and Ray clusters on loopback, which wait more than
+# they compute, and then mypy.
+test: style
+	$(MAKE) --no-print-directory -j 2 test-memory test-deployment types
 
 test-memory: $(VENV)/.test-ready
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not deployment" $(COVERAGE_FLAGS) $(TEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not deployment" $(COVERAGE_FLAGS) $(TEST_FLAGS)
 
 test-deployment: $(VENV)/.test-ready
-	FEDCOHORT_DEPLOYMENT=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m deployment tests/flower tests/experiment tests/engines $(TEST_FLAGS)
+	FEDCOHORT_DEPLOYMENT=1 $(BIN)/python -m pytest -m deployment tests/flower tests/experiment tests/engines $(TEST_FLAGS)
 
 lint: style types
 

@@ -130,7 +130,7 @@ ROWS = (
     Row(
         "kill -9 of `fedcohort run` at random moments",
         "100 % bit-identical, 0 rounds lost",
-        lambda q: storage.kills(_many(q, 3, 100), SEED),
+        lambda q: storage.kills(_many(q, 2, 100), SEED),
         lambda f: f["identical"] == f["tried"],
     ),
     Row(
@@ -151,25 +151,25 @@ ROWS = (
     Row(
         "crash behind every write, or in the middle of one",
         "100 % bit-identical, 0 acknowledged records lost",
-        lambda q: storage.crash_points(_many(q, 120, 10_000), SEED),
+        lambda q: storage.crash_points(_many(q, 60, 10_000), SEED),
         lambda f: f["identical"] == f["tried"] and f["lost"] == 0,
     ),
     Row(
         "simulated power cuts (WAL, FULL)",
         "0 acknowledged records lost",
-        lambda q: storage.power_cuts(_many(q, 80, 2_000), SEED),
+        lambda q: storage.power_cuts(_many(q, 40, 2_000), SEED),
         lambda f: f["lost"] == 0 and f["identical"] == f["tried"],
     ),
     Row(
         "crash behind every write of a Flower deployment, or in the middle of one",
         "same cohorts, outcomes and model; 0 acknowledged records lost",
-        lambda q: state_folder.crashes(_many(q, 40, 1_000), SEED),
+        lambda q: state_folder.crashes(_many(q, 20, 1_000), SEED),
         lambda f: f["same end"] == f["tried"] and f["lost"] == 0,
     ),
     Row(
         "simulated power cuts of a Flower deployment",
         "same cohorts, outcomes and model; 0 acknowledged records lost",
-        lambda q: state_folder.power_cuts(_many(q, 40, 1_000), SEED),
+        lambda q: state_folder.power_cuts(_many(q, 20, 1_000), SEED),
         lambda f: f["same end"] == f["tried"] and f["lost"] == 0,
     ),
     Row(
@@ -226,8 +226,8 @@ ROWS = (
         lambda q: storage.newer_and_foreign(SEED),
         lambda f: f["refused"] == f["bytes untouched"] == f["tried"],
     ),
-    _hostile("simulator", lambda q: replies.rows(_many(q, 30_000, 4_000_000), SEED)),
-    _hostile("Flower messages", lambda q: replies.messages(_many(q, 500, 100_000), SEED)),
+    _hostile("simulator", lambda q: replies.rows(_many(q, 15_000, 4_000_000), SEED)),
+    _hostile("Flower messages", lambda q: replies.messages(_many(q, 250, 100_000), SEED)),
     Row(
         "microseconds to judge one reply",
         "below 2,000 where it is small",
@@ -249,8 +249,8 @@ ROWS = (
         lambda q: dropout.change(SEED),
         lambda f: f["after the jump to 50 %"] <= 5,
     ),
-    _hangs("simulator", lambda q: dropout.simulated_hangs(_many(q, 1_000, 100_000), SEED)),
-    _hangs("simulator, asynchronous", lambda q: dropout.simulated_hangs(_many(q, 500, 20_000), SEED, 4)),
+    _hangs("simulator", lambda q: dropout.simulated_hangs(_many(q, 500, 100_000), SEED)),
+    _hangs("simulator, asynchronous", lambda q: dropout.simulated_hangs(_many(q, 250, 20_000), SEED, 4)),
     _hangs("Flower", lambda q: dropout.flower_hangs(_many(q, 60, 2_000), SEED)),
     _hangs("Flower, asynchronous", lambda q: dropout.flower_hangs(_many(q, 60, 2_000), SEED, 4)),
     *(_liars(name) for name in liars.BELIEVERS),
@@ -264,7 +264,7 @@ ROWS = (
     Row(
         "dashboard: ways out of its folder",
         "0 answered wrongly",
-        lambda q: web.traversal(_many(q, 500, 10_000), SEED),
+        lambda q: web.traversal(_many(q, 250, 10_000), SEED),
         lambda f: f["answered wrongly"] == 0,
     ),
     Row(

@@ -90,7 +90,7 @@ class Shared:
     """Arrays that several processes map: files, in memory where the system has a folder for that."""
 
     def __init__(self, arrays: Arrays) -> None:
-        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # nosec B108
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - made for this
         self._folder = tempfile.TemporaryDirectory(prefix="fedcohort-", dir=memory)
         self.path = self._folder.name
         for name, array in arrays.items():
