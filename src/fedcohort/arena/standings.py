@@ -26,7 +26,7 @@ from fedcohort.experiment.metrics import paired
 REFERENCE = "uniform"
 ALPHA = 0.05
 DRAWS = 1000
-FILLED = 0.4  # of the runs of the fullest problem: verdicts are over problems, so more problems are worth fewer seeds
+FILLED = 0.8  # of the runs of the fullest problem: one with fewer does not count yet
 Double = NDArray[np.float64]
 Row = dict[str, Any]
 
@@ -70,7 +70,7 @@ def collect(
 ) -> tuple[Results, list[str]]:
     """The largest complete table among these rows, and notes on what is left out.
 
-    A problem counts when uniform has run on it and it has at least two fifths of the runs of the fullest one, a seed
+    A problem counts when uniform has run on it and it has at least four fifths of the runs of the fullest one, a seed
     when at least half of the entries have it everywhere, and an entry when it has all of both. Entries in `keep` stay:
     the table shrinks to the problems and seeds that they have.
     """
