@@ -4,6 +4,8 @@ had happened. The same cohorts, the same model, no record lost, and no closed ro
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.flower.grid import FakeClient, FakeGrid, as_record, timing
@@ -198,3 +200,16 @@ def test_an_asynchronous_deployment_asks_whoever_was_out_again(tmp_path, monkeyp
 
 def test_nothing_is_kept_without_files():
     assert build(RunConfig(task="quadratic", rounds=1, cohort_size=2)).engine.resume() == 0
+
+
+@pytest.mark.parametrize("kind", [Simulated, OnFlower])
+def test_more_out_than_places_asks_nobody(tmp_path, kind):
+    """After crashes in asynchronous rounds those asked again may be more than the places: the next cohort is empty."""
+    run = kind(tmp_path / "run", "uniform", 1)
+    run.engine.resume()
+    run.engine.round()
+    out = int(run.engine.out.running.sum())
+    run.engine.policy = replace(run.engine.policy, cohort_size=out - 1)
+    cohort = run.engine.open().work.cohort
+    assert out > 1
+    assert cohort.clients.size == 0

@@ -228,7 +228,9 @@ class RoundEngine:
             self.recovery.keep_ask(index, profiles, answers)
             return answers
 
-        size = self.policy.cohort_size - int(self.out.running.sum()) if self.policy.buffer_size else None
+        size = None
+        if self.policy.buffer_size:  # after a crash more may be out than there are places: then nobody is asked
+            size = max(self.policy.cohort_size - int(self.out.running.sum()), 0)
         return self.session.ask(
             available,
             population=backend.population,
