@@ -228,9 +228,7 @@ class RoundEngine:
             self.recovery.keep_ask(index, profiles, answers)
             return answers
 
-        size = None
-        if self.policy.buffer_size:  # after a crash more may be out than there are places: then nobody is asked
-            size = max(self.policy.cohort_size - int(self.out.running.sum()), 0)
+        size = max(self.policy.cohort_size - int(self.out.running.sum()), 0) if self.policy.buffer_size else None
         return self.session.ask(
             available,
             population=backend.population,
