@@ -50,6 +50,21 @@ def softmax(x: Real, axis: int = -1) -> Real:
     return out
 
 
+def log_softmax(x: Real) -> Real:
+    """Logarithm of the softmax along the last axis, stable."""
+    if x.size == 0:
+        return x
+    shifted: Real = x - x.max(axis=-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return shifted
+
+
+def cross_entropy(log_p: Real, labels: NDArray[np.int64]) -> Real:
+    """-log p of the label of every sample."""
+    picked: Real = np.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
+    return np.negative(picked)
+
+
 def rank(x: Real) -> Double:
     """Average ranks, 0-based; ties share their mean rank."""
     _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)

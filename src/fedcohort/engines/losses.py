@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.constraints import Choice, Interval, NotNegative
+from fedcohort.core.stats import cross_entropy as cross_entropy
+from fedcohort.core.stats import log_softmax as log_softmax
 from fedcohort.errors import UnknownName, check, checked
 from fedcohort.types import Index, Objective
 
@@ -90,19 +92,6 @@ def get(name: str, **arguments: Any) -> Objective:
 def robust_of(objective: Objective) -> Objective:
     """What the signal `robust_loss` measures: the plan's own objective if it is robust, else FLASH's (0.1, 4)."""
     return objective if objective.pseudo > 0.0 or objective.rce > 0.0 else flash_robust()
-
-
-def log_softmax(logits: Floats) -> Floats:
-    """log p along the last axis, stable."""
-    shifted: Floats = logits - logits.max(axis=-1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return shifted
-
-
-def cross_entropy(log_p: Floats, labels: Index) -> Floats:
-    """-log p_y of every sample."""
-    picked: Floats = np.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
-    return np.negative(picked)
 
 
 def losses(objective: Objective, log_p: Floats, labels: Index, frozen: Floats | None = None) -> Floats:

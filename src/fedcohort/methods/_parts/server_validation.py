@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedcohort.core.stats import cross_entropy, log_softmax
 from fedcohort.errors import BadParameter
 from fedcohort.methods.base import Double
 from fedcohort.protocols import ServerEvaluator
@@ -31,10 +32,7 @@ def accuracy(logits: Real, labels: Index) -> Double:
 
 def mean_loss(params: Real, evaluator: ServerEvaluator) -> float:
     """Cross-entropy of one model on the validation data; LARGEST_LOSS where it is larger or not a number."""
-    labels = evaluator.labels("validation")
     with np.errstate(over="ignore", invalid="ignore"):
         logits = np.asarray(evaluator.logits(params[None], "validation")[0], np.float64)
-        shifted = logits - logits.max(axis=-1, keepdims=True)
-        shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-        found = float(np.negative(shifted[np.arange(labels.size), labels]).mean())
+        found = float(cross_entropy(log_softmax(logits), evaluator.labels("validation")).mean())
     return min(found, LARGEST_LOSS) if np.isfinite(found) else LARGEST_LOSS
