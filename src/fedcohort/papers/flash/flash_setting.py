@@ -75,8 +75,7 @@ def selectors(scale: str) -> Mapping[str, str]:
         desk="warm_up=15, interval=10",
         paper="preset='cifar10'",
     )
-    own = f"({measured.removeprefix(', ')})".removesuffix("()")
-    bandit = own if scale == "laptop" else f"(reward='model'{measured})"
+    bandit = "" if scale == "laptop" else f"(reward='model'{measured})"
     texts = (
         "uniform",
         "oort",
