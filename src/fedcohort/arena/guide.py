@@ -156,8 +156,9 @@ def put_table(path: Path, board: BoardData, link: str, most: int | None = None) 
     shown = [s for s in board.standings if most is None or s.place <= most or s.entry == REFERENCE]
     r = board.results
     note = (
-        f"`fedcohort arena board`: average rank of the area under accuracy over time, {len(r.entries)} selectors with "
-        f"their default parameters, {len(r.problems)} problems, {len(r.seeds)} seeds that nothing was tuned on."
+        f"`fedcohort arena board`: average rank of the area under accuracy over time, {len(r.entries)} selectors "
+        f"(default parameters unless named), {len(r.problems)} problems, {len(r.seeds)} seeds that nothing was "
+        "tuned on."
     )
     table = "\n".join([note, "", *arena_table(shown, link)])
     path.write_text(f"{before}{MARKS[0]}\n{table}\n{MARKS[1]}{rest.split(MARKS[1])[1]}", encoding="utf-8")
@@ -221,7 +222,7 @@ def _signals(s: Standing) -> str:
 
 def _rules() -> str:
     return (
-        f"Every selector has its default parameters. Seeds {ARCHIVE_SEEDS[0]} to {ARCHIVE_SEEDS[-1]} are the "
+        f"Parameters that are not named are the defaults. Seeds {ARCHIVE_SEEDS[0]} to {ARCHIVE_SEEDS[-1]} are the "
         f"archive's and nothing may be tuned on them; tuning uses seeds from {TUNING_SEEDS} on. In "
         "simulation `expected_seconds` is the true mean of a client's times, which favours whoever reads it; a server "
         "that has to estimate it will gain less."
