@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedcohort.core.stats import spearman
@@ -46,6 +46,7 @@ def told(index, clients, insight, outcome=None):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 12), st.floats(0.01, 0.95), st.floats(0.1, 30.0))
+@example(seed=3927, k=6, gamma=0.5, spread=22.0)  # the floor is all that most have
 def test_inclusion_probabilities_sum_to_k(seed, k, gamma, spread):
     """Sum k, between gamma k / n and 1, in the order of the weights; proportional beyond the floor where not capped."""
     rng = np.random.default_rng(seed)
@@ -59,7 +60,8 @@ def test_inclusion_probabilities_sum_to_k(seed, k, gamma, spread):
     below = np.flatnonzero(pi < 1 - 1e-9)
     extra = pi[below] - gamma * k / 12
     if k < 12 and below.size > 1:
-        np.testing.assert_allclose(extra / extra.sum(), w[below] / w[below].sum(), rtol=1e-6, atol=1e-9)
+        lost = 4 * np.finfo(float).eps / extra.sum()  # what pi cannot hold beside its floor
+        np.testing.assert_allclose(extra / extra.sum(), w[below] / w[below].sum(), rtol=1e-6, atol=1e-9 + lost)
 
 
 def test_the_draw_has_these_marginals():

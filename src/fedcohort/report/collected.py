@@ -17,6 +17,7 @@ from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.experiment.runs import read
 from fedcohort.experiment.store import Store, client_accuracy
 from fedcohort.rounds.history import History
+from fedcohort.rounds.history_columns import Groups
 from fedcohort.storage.run_folder import RunFolder
 from fedcohort.types import Index
 
@@ -27,7 +28,7 @@ MOST_NOTES = 8
 
 @dataclass
 class Columns(History):
-    """A history as columns: a tenth of the memory of its rows. Cohorts are kept only where they are asked for."""
+    """A history as arrays for a report; its cohorts are kept only where they are asked for."""
 
     values: dict[str, Double] = field(default_factory=dict)
     counts: Index = field(default_factory=lambda: np.empty(0, np.int64))
@@ -173,7 +174,7 @@ def _record(folder: Path, cohorts: bool) -> RunRecord:
     names = dict.fromkeys(name for row in rows for name in row)
     history = Columns(
         found.history.population,
-        cohorts=found.history.cohorts if cohorts else [],
+        cohorts=found.history.cohorts if cohorts else Groups(),
         values={n: found.history.column(n) for n in names if not n.startswith("method.")},
         counts=found.history.participation(),
         length=len(rows),

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.stats import jain
+from fedcohort.rounds.history_columns import Groups, Rows
 from fedcohort.rounds.usage import Usage
 from fedcohort.storage.journal_reader import JournalReader
 from fedcohort.types import Index, Outcome
@@ -33,14 +34,18 @@ class History:
     """
 
     population: int
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    cohorts: list[Index] = field(default_factory=list)
+    rows: Rows = field(default_factory=Rows)
+    cohorts: Groups = field(default_factory=Groups)
     reasons: list[dict[int, str]] = field(default_factory=list)
-    used: list[Index] = field(default_factory=list)  # clients whose update is in the model, per round
+    used: Groups = field(default_factory=Groups)  # clients whose update is in the model, per round
     ended: str = ""  # why the run ended; empty while it is going
     notes: list[str] = field(default_factory=list)  # what a person must know besides the numbers
     names: tuple[str, ...] = ()  # of the clients by slot, where the data name them
     model: TrainedModel | None = field(default=None, repr=False)  # after the last round; None where it was only read
+
+    def __post_init__(self) -> None:
+        """Lists are taken too."""
+        self.rows, self.cohorts, self.used = Rows(self.rows), Groups(self.cohorts), Groups(self.used)
 
     def __repr__(self) -> str:
         last = self.rows[-1] if self.rows else {}
@@ -60,7 +65,7 @@ class History:
 
     def column(self, name: str) -> NDArray[np.float64]:
         """One number per round; NaN where it was not measured."""
-        return np.array([_number(row.get(name)) for row in self.rows], np.float64)
+        return self.rows.column(name)
 
     @property
     def accuracy(self) -> NDArray[np.float64]:
@@ -150,7 +155,3 @@ def client_names(journal: JournalReader) -> tuple[str, ...]:
     """The names of the clients that a journal began with; none where they have only slots."""
     found = journal.header.get("clients", [])
     return tuple(map(str, found)) if isinstance(found, list) else ()
-
-
-def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)
