@@ -93,6 +93,15 @@ _ALL = (
         2,
         "last-layer full-batch gradient step from the broadcast model (FedACS)",
     ),
+    Signal(
+        "network_insight",
+        "1",
+        "client",
+        -1,
+        2,
+        "full-batch gradient step of the whole network from the broadcast model",
+        model_sized=True,
+    ),
     # computed by the server
     Signal("delta_norm", "1", "server", 0, 1, "norm of the update"),
     Signal("delta", "1", "server", 0, 2, "the update itself, already uploaded", model_sized=True),

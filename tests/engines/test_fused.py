@@ -151,7 +151,16 @@ def test_signals():
     data, model = setting(TINY)
     clients = np.array([1, 2])
     plan = Plan(epochs=2, batch_size=16, lr=0.1)
-    want = {"loss_before", "loss_after", "val_loss", "robust_loss", "grad_norm", "insight", "full_gradient", "utility"}
+    want = {
+        "loss_before",
+        "loss_after",
+        "val_loss",
+        "robust_loss",
+        "grad_norm",
+        "insight",
+        "full_gradient",
+        "utility",
+    } | {"network_insight"}
     engine = FusedEngine(TINY, data, 2)
     out = engine.train(model, clients, replace(plan, measure=frozenset(want)))
     assert set(out.signals) == want - {"full_gradient"}
@@ -160,6 +169,7 @@ def test_signals():
         gradient = oracle.gradient(TINY, data, model.params, k)
         close(out.updates.extras["full_gradient"][row], gradient, 1e-5)
         close(out.signals["insight"][row], -0.1 * gradient[TINY.last_layer], 1e-5)
+        close(out.signals["network_insight"][row], -0.1 * gradient, 1e-5)
         delta, _, first = oracle.train(TINY, data, model.params, int(k), plan, epochs=2, lr=0.1)
         after = oracle.look(TINY, data, model.params + delta, k, objectives.CROSS_ENTROPY)[0]
         before = oracle.look(TINY, data, model.params, k, objectives.CROSS_ENTROPY)[0]

@@ -104,7 +104,7 @@ def expected():
 def test_signals_of_a_training_reply():
     """Every number against its definition, computed here from softmax and labels."""
     names = ["train_loss", "train_loss_sq", "loss_count", "utility", "loss_before", "loss_after", "val_loss"]
-    names += ["robust_loss", "grad_norm", "insight"]
+    names += ["robust_loss", "grad_norm", "insight", "network_insight"]
     reply = make_app()(message("train", names, arrays=as_record(MODEL), config=ConfigRecord()), context_of(2))
     found, vectors = reply.content[wire.SIGNALS], reply.content[wire.VECTORS]
     x, y, p, loss = expected()
@@ -120,6 +120,7 @@ def test_signals_of_a_training_reply():
     flat = np.concatenate([(away.T @ x / n).reshape(-1), away.mean(axis=0)])
     assert found["grad_norm"] == pytest.approx(np.linalg.norm(flat), rel=1e-5)
     np.testing.assert_allclose(vectors["insight"].numpy(), -0.1 * flat, rtol=1e-4)
+    np.testing.assert_allclose(vectors["network_insight"].numpy(), -0.1 * flat, rtol=1e-4)  # of one layer
     after = arrays_of(reply.content["arrays"])
     q = softmax(x @ after["w"].astype(np.float64).T + after["b"])
     assert found["loss_after"] == pytest.approx(-np.log(q[np.arange(n), y]).mean())

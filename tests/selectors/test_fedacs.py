@@ -37,15 +37,25 @@ class TestFedACSByUpdate(SelectorContract):
         return FedACS(insight="update")
 
 
-def test_the_whole_networks_update_is_compared_like_the_insight():
-    """The same vectors as insight and as update teach the same, and only one of the two is asked for."""
-    step, update = FedACS(), FedACS(insight="update")
-    assert (step.needs, update.needs) == (frozenset({"samples", "insight"}), frozenset({"samples", "delta"}))
+class TestFedACSByNetwork(SelectorContract):
+    """Compares all layers after the extra step."""
+
+    runs = 40
+
+    def make(self):
+        return FedACS(insight="network")
+
+
+@pytest.mark.parametrize(("insight", "signal"), [("network", "network_insight"), ("update", "delta")])
+def test_the_whole_network_is_compared_like_the_last_layer(insight, signal):
+    """The same vectors under another name teach the same, and only one of them is asked for."""
+    step, whole = FedACS(), FedACS(insight=insight)
+    assert (step.needs, whole.needs) == (frozenset({"samples", "insight"}), frozenset({"samples", signal}))
     vectors = np.array(line([0.0, 1.0, 5.0]), np.float32)
     step.observe(told(0, [0, 1, 2], vectors))
     result = told(0, [0, 1, 2], vectors)
-    update.observe(RoundResult(0, result.clients, result.outcome, result.duration, Signals({"delta": vectors})))
-    assert np.array_equal(step.state.wins, update.state.wins)
+    whole.observe(RoundResult(0, result.clients, result.outcome, result.duration, Signals({signal: vectors})))
+    assert np.array_equal(step.state.wins, whole.state.wins)
     assert step.state.wins.any()
 
 

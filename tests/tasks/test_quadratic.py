@@ -110,6 +110,7 @@ def test_signals_by_hand(task):
     assert np.allclose(trained.signals["utility"], N * before)
     assert np.allclose(trained.signals["grad_norm"], np.sqrt((A * C) ** 2 @ np.ones(2)))
     assert np.allclose(trained.signals["insight"], 0.1 * A * C)
+    assert np.array_equal(trained.signals["network_insight"], trained.signals["insight"])  # it has one layer
     assert np.allclose(trained.updates.extras["full_gradient"], -A * C)
     probed = task.probe(Model(w), CLIENTS, of_side(SIGNALS, "probe"), plan)
     assert set(probed) == of_side(SIGNALS, "probe")

@@ -15,7 +15,8 @@ from fedcohort.protocols import Trained
 from fedcohort.types import Array, Arrays, Index, Mask, Model, Part, Plan, Real, Updates
 
 INSIGHT_LR = 0.1  # FedACS: one plain full-batch step with a fixed rate
-_GRADIENT = frozenset({"grad_norm", "insight", "full_gradient"})
+_WHOLE = frozenset({"grad_norm", "network_insight", "full_gradient"})  # from the gradient of all parameters
+_GRADIENT = _WHOLE | {"insight"}
 
 
 class Measuring(Engine, Protocol):
@@ -86,9 +87,11 @@ def _signals(engine: Measuring, model: Model, plan: Plan, updates: Updates) -> t
     if "robust_loss" in want:
         out["robust_loss"] = engine.losses(model, clients, "train", robust_of(plan.reported or plan.objective)).loss
     if want & _GRADIENT:
-        gradient = engine.gradients(model, clients, last_layer=not want & {"grad_norm", "full_gradient"})
-        last = gradient if not want & {"grad_norm", "full_gradient"} else gradient[:, engine.last_layer]
+        gradient = engine.gradients(model, clients, last_layer=not want & _WHOLE)
+        last = gradient[:, engine.last_layer] if want & _WHOLE else gradient
         out["insight"] = -INSIGHT_LR * last
+        if "network_insight" in want:
+            out["network_insight"] = -INSIGHT_LR * gradient
         out["grad_norm"] = np.sqrt(np.square(gradient, dtype=np.float64).sum(axis=1))
         if "full_gradient" in want:
             plain = plan.objective == CROSS_ENTROPY

@@ -78,7 +78,7 @@ def server_signals(needs: frozenset[str], landed: Landed, base: Real, backend: B
     out: Arrays = {n: scattered(c, rows, m) for n, c in computed.items()}
     for name in of_side(needs, "client"):
         if name not in landed.signals and name not in out:
-            width = _width(last_layer, base.shape[-1]) if name == "insight" else 0
+            width = {"insight": _width(last_layer, base.shape[-1]), "network_insight": base.shape[-1]}.get(name, 0)
             out[name] = scattered(np.empty((0, width) if width else 0), rows[:0], m)
     return out
 

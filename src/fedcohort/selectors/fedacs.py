@@ -27,8 +27,9 @@ Departures from the paper
       that, so that one liar does not shift the reference for the others. clip=inf is the paper.
     * M_i is the profile `samples`, as registered; where it is not known, the mean of those known.
     * From round `stop` on A and B are frozen and no insight is requested; draws continue from the frozen posteriors.
-    * insight="update" takes the whole network's change in the ordinary update instead of the last layer's in an extra
-      step: nothing more is computed or sent, and the change is that of all local epochs.
+    * insight="network" takes the whole network's change in the extra step, which the paper avoids: a second model is
+      uploaded. insight="update" takes it from the ordinary update: nothing more is computed or sent, and the change is
+      that of all local epochs.
     * `forget` < 1 multiplies all A and B in every round that teaches, to follow drift; the paper's never forget.
 """
 
@@ -53,7 +54,11 @@ EXACT = 500  # available clients up to which the sequential draw is the default:
 REACH = 8.0  # sub-Gaussian deviations of a Beta within which theta lies but for 1e-13
 ROUNDING = 1e-6  # distances this small against the insights are zero: float32 has seven digits
 LARGEST = 1e30  # rewards are cut here
-INSIGHTS = {"step": "insight", "update": "delta"}  # what is compared, and the signal that has it
+INSIGHTS = {
+    "step": "insight",
+    "network": "network_insight",
+    "update": "delta",
+}  # what is compared, and the signal that has it
 
 
 @dataclass
@@ -78,8 +83,8 @@ class FedACS(StatefulSelector[FedACSState]):
         fast: one draw per client instead of the sequential draw; None: beyond 500 available clients.
         forget: factor on wins and losses in every round that teaches; 1 forgets nothing.
         clip: longest insight in the mean, in median lengths; inf is the paper.
-        insight: what is compared: "step" (the last layer after an extra full-batch step) or "update" (the whole
-            network's ordinary update).
+        insight: what is compared: "step" (the last layer after an extra full-batch step), "network" (all layers after
+            it) or "update" (the whole network's ordinary update).
 
     >>> sorted(FedACS(tolerance=0.2).needs)
     ['insight', 'samples']

@@ -210,9 +210,10 @@ class Quadratic:
         known |= {"loss_before": mean, "val_loss": mean, "robust_loss": mean}
         if "loss_after" in want:
             known["loss_after"], _ = self._losses(np.where(failed[:, None], 0.0, weights), clients)
-        if want & {"grad_norm", "insight", "full_gradient"}:
+        if want & {"grad_norm", "insight", "network_insight", "full_gradient"}:
             gradient = self._gradient(start, clients)
             known |= {"grad_norm": np.linalg.norm(gradient, axis=1), "insight": -0.1 * gradient}
+            known["network_insight"] = known["insight"]
         signals = {name: np.array(value, np.float64) for name, value in known.items() if name in want}
         for value in signals.values():
             value[failed] = np.nan

@@ -53,6 +53,7 @@ _LEVELS: Mapping[str, tuple[float, float, int]] = {
 _WIDTHS: Mapping[str, int] = {
     "insight": LAST_LAYER,
     "last_layer_delta": LAST_LAYER,
+    "network_insight": PARAMS,
     "delta": PARAMS,
     "weights": PARAMS,
     "probe_weights": PARAMS,

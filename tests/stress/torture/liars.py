@@ -14,7 +14,15 @@ from fedcohort.signals import SIGNALS
 from fedcohort.types import Outcome, Probed, Round, RoundResult, Signals
 
 N, K, LIARS = 100, 10, 20
-WIDTH = {"insight": 8, "delta": 8, "last_layer_delta": 8, "weights": 8, "probe_weights": 8, "label_histogram": 10}
+WIDTH = {
+    "insight": 8,
+    "network_insight": 8,
+    "delta": 8,
+    "last_layer_delta": 8,
+    "weights": 8,
+    "probe_weights": 8,
+    "label_histogram": 10,
+}
 LIES = ("high", "low", "gain", "zero")
 RAW, CAPPED = "{}", "probability-cap(inner='{}', cap=1.4, fill=True)"
 BELIEVERS = (

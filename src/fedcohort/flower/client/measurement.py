@@ -30,7 +30,7 @@ BATCH = 32  # samples of `probe_batch_loss`
 _TRAIN = frozenset({"train_loss", "train_loss_sq", "loss_count", "utility", "loss_before", "robust_loss"})
 _PROBES = frozenset({"probe_loss", "probe_batch_loss", "probe_val_loss", "probe_robust_loss", "probe_accuracy"})
 _FROM_OUTPUTS = _TRAIN | _PROBES | {"loss_after", "val_loss", "samples", "label_histogram"}
-_FROM_GRADIENT = frozenset({"grad_norm", "insight", "probe_grad_norm"})
+_FROM_GRADIENT = frozenset({"grad_norm", "insight", "network_insight", "probe_grad_norm"})
 _FROM_CONFIG = frozenset({"frequency", "bandwidth"})  # profiles that only the node config knows
 
 
@@ -88,7 +88,7 @@ class Meter:
         plain = {n.removeprefix("probe_") for n in names} | names
         if self.outputs is not None:
             out.update(self._losses(plain, arrays, context))
-        if self.gradient is not None and plain & {"grad_norm", "insight"}:
+        if self.gradient is not None and plain & _FROM_GRADIENT:
             out.update(_gradient(self.gradient(arrays, context), ModelLayout.of(arrays)))
         return _named(out, names)
 
@@ -130,8 +130,8 @@ def _ce(found: Outputs) -> NDArray[Any]:
 
 def _gradient(gradient: Mapping[str, NDArray[Any]], layout: ModelLayout) -> dict[str, Any]:
     flat = np.concatenate([np.asarray(gradient[k], np.float64).reshape(-1) for k in layout.params])
-    insight = (-INSIGHT_LR * flat[layout.last_layer]).astype(np.float32)
-    return {"grad_norm": float(np.linalg.norm(flat)), "insight": insight}
+    step = (-INSIGHT_LR * flat).astype(np.float32)
+    return {"grad_norm": float(np.linalg.norm(flat)), "insight": step[layout.last_layer], "network_insight": step}
 
 
 def _named(found: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:

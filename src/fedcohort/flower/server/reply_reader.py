@@ -99,7 +99,8 @@ class ReplyValidator:
         self.vote = MetricKeyVote(metrics)
         self.weights: list[float] = []
         self.norms: list[float] = []
-        self.widths = {"insight": int(layout.last_layer.sum()), "probe_weights": layout.last_layer.size}
+        whole = layout.last_layer.size
+        self.widths = {"insight": int(layout.last_layer.sum()), "network_insight": whole, "probe_weights": whole}
 
     def read(self, arrival: Arrival, model: Model, wanted: frozenset[str]) -> ValidReply:
         """The reply, if it stands on its own; raises Refused with a reason otherwise."""

@@ -21,7 +21,9 @@ from fedcohort.worlds.faults import HONEST
 POISONED = 0.2  # share of the clients
 UNBANNED = "Oort without its ban"
 ACCURACY, MET = "terminal accuracy", "poisoners among those asked"
-STEP, UPDATE = "FedACS, last layer of an extra step", "FedACS, whole network of the update"
+STEP, NETWORK = "FedACS, last layer of an extra step", "FedACS, whole network of an extra step"
+UPDATE = "FedACS, whole network of the update"
+INSIGHTS = {STEP: "fedacs", NETWORK: "fedacs(insight='network')", UPDATE: "fedacs(insight='update')", BASE: "uniform"}
 MEAN_ALPHA = "mean alpha of those asked in the end"
 
 
@@ -71,9 +73,9 @@ def skewed(record: RunRecord) -> float | None:
 
 
 def insight_cells(scale: str) -> Sequence[Cell]:
-    """The paper's insight, and the whole network's change in the ordinary update, which costs nothing on top."""
+    """The paper's insight, that of the whole network, and the ordinary update, which costs nothing on top."""
     found = []
-    for row, text in ((STEP, "fedacs"), (UPDATE, "fedacs(insight='update')"), (BASE, "uniform")):
+    for row, text in INSIGHTS.items():
         keys = {**run(scale, UNIFORM, ACS), "selector": text}
         printed = published("fedacs", "fig10")[TRAFFIC][ACS] if row == STEP else None
         found.append(Cell(row, ACCURACY, keys, quantity("terminal")))
@@ -87,9 +89,12 @@ def insight_claims(scale: str) -> Sequence[Claim]:
     del scale
     words = "the last layer finds clients at most 0.05 more skewed than the whole network does"
     return [
-        beats(words, (STEP, MEAN_ALPHA), (UPDATE, MEAN_ALPHA), margin=-0.05),
+        beats(words, (STEP, MEAN_ALPHA), (NETWORK, MEAN_ALPHA), margin=-0.05),
+        beats(f"{words} in the update", (STEP, MEAN_ALPHA), (UPDATE, MEAN_ALPHA), margin=-0.05),
+        beats("it costs less traffic", (STEP, TRAFFIC), (NETWORK, TRAFFIC)),
         beats("the last layer finds less skewed clients than random choice", (STEP, MEAN_ALPHA), (BASE, MEAN_ALPHA)),
-        beats("so does the whole network", (UPDATE, MEAN_ALPHA), (BASE, MEAN_ALPHA)),
+        beats("so does the whole network", (NETWORK, MEAN_ALPHA), (BASE, MEAN_ALPHA)),
+        beats("so does the whole network in the update", (UPDATE, MEAN_ALPHA), (BASE, MEAN_ALPHA)),
     ]
 
 
@@ -109,9 +114,6 @@ STUDIES = (
         insight_cells,
         insight_claims,
         _ENOUGH,
-        {
-            s: (*told, "the whole network's insight is that of the five epochs that are trained anyway, not of a step")
-            for s, told in DEPARTURES.items()
-        },
+        DEPARTURES,
     ),
 )
