@@ -38,27 +38,27 @@ def validation(loss: str, lr: float, rounds: int, seed: int, data: str) -> float
 
 
 def main() -> None:
-    """Print the table and the best of each row."""
+    """Print the table and the best of each row; with --write what was measured before stays in it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--data", choices=(flash.CIFAR, flash.FEMNIST), default=flash.CIFAR)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    print(f"| loss ({args.data}, {args.rounds} rounds) | " + " | ".join(f"lr {r:g}" for r in RATES) + " | best |")
-    print("|---" * (len(RATES) + 2) + "|")
-    rows = {}
+    setting = {"data": args.data, "rounds": args.rounds, "seeds": [FIRST + i for i in range(args.seeds)]}
+    before = json.loads(RESULT.read_text()) if args.write and RESULT.exists() else {}
+    rows = before.get("validation", {}) if {k: before.get(k) for k in setting} == setting else {}
     for name, loss in (("cross-entropy", "ce"), ("robust", flash.objective(args.data))):
-        found = [
-            float(np.mean([validation(loss, lr, args.rounds, s, args.data) for s in range(FIRST, FIRST + args.seeds)]))
-            for lr in RATES
-        ]
-        rows[name] = dict(zip(map(str, RATES), found, strict=True))
-        best = RATES[int(np.argmax(found))]
-        print(f"| {name} | " + " | ".join(f"{100 * v:.1f}" for v in found) + f" | {best:g} |", flush=True)
-    if args.write:
-        told = {"data": args.data, "rounds": args.rounds, "seeds": args.seeds, "validation": rows}
-        RESULT.write_text(json.dumps(told, indent=1) + "\n")
+        row = rows.setdefault(name, {})
+        for rate in args.rates:
+            found = [validation(loss, rate, args.rounds, seed, args.data) for seed in setting["seeds"]]
+            row[f"{rate:g}"] = round(float(np.mean(found)), 4)
+        known = sorted(row.items(), key=lambda item: float(item[0]))
+        said = ", ".join(f"{rate}: {100 * score:.1f}" for rate, score in known)
+        print(f"{name}: {said}; best {max(known, key=lambda item: item[1])[0]}", flush=True)
+        if args.write:
+            RESULT.write_text(json.dumps({**setting, "validation": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

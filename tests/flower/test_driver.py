@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import strategy as stock
 from tests.flower.grid import FakeClient, FakeGrid, arrays_of, start, timing
 
@@ -142,8 +143,6 @@ def test_two_nodes_cannot_be_one_client():
 
 
 def test_public_keys_can_be_the_identity():
-    from flwr.proto.node_pb2 import NodeInfo
-
     grid = FakeGrid([FakeClient("same"), FakeClient("same")])
     grid.get_nodes = lambda: [NodeInfo(node_id=n, public_key=str(n).encode()) for n in grid.clients]
     strategy = make(grid, identity="public-key", cohort_size=2)
@@ -452,7 +451,10 @@ def test_probe_answers_reach_the_selector_and_bad_ones_do_not():
 
 
 class Restarting(FakeGrid):
-    """In every round one client crashes and is back at once under a new node id; Flower lists the dead node on."""
+    """In every round one client crashes and is back at once under a new node id; Flower lists the dead node on.
+
+    Without authentication a SuperNode makes a key at every start and registers itself with it.
+    """
 
     def __init__(self, clients):
         super().__init__(clients)
@@ -465,6 +467,10 @@ class Restarting(FakeGrid):
         self.dead.add(old)
         self.next_id += 1
         self.clients[self.next_id] = self.clients[old]
+
+    def get_nodes(self):
+        times = {"registered_at": "2026-11-17T06:45:22.49+00:00", "last_activated_at": "2026-11-17T06:45:22.53+00:00"}
+        return [NodeInfo(node_id=n, public_key=f"key of {n}".encode(), **times) for n in self.clients]
 
     def push_messages(self, messages):
         messages = list(messages)

@@ -8,6 +8,7 @@ import stat
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MetricRecord
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.strategy import FedAvg
 from tests.flower.grid import FakeClient, FakeGrid, start, timing
 
@@ -22,15 +23,14 @@ def make(grid, **keys):
     return CohortStrategy(FedAvg(fraction_evaluate=0.0), **settings)
 
 
-class Listed:
-    """A node as Flower lists it."""
-
-    def __init__(self, node_id, key):
-        self.node_id, self.public_key = node_id, key
+AHEAD, AT_ONCE = "2026-11-17T06:40:00.000000+00:00", "2026-11-17T06:45:22.496930+00:00"  # when a key was registered
 
 
-def keyed(grid, keys):
-    grid.get_nodes = lambda: [Listed(n, keys[n]) for n in grid.online()]
+def keyed(grid, keys, registered=AHEAD):
+    """Nodes as Flower lists them: with authentication the operator registers keys, else SuperNodes as they start."""
+    started = "2026-11-17T06:45:22.534412+00:00"
+    about = {"registered_at": registered, "last_activated_at": started}
+    grid.get_nodes = lambda: [NodeInfo(node_id=n, public_key=keys[n], **about) for n in grid.online()]
 
 
 def test_an_id_cannot_be_taken_over_with_another_key():
@@ -47,10 +47,13 @@ def test_an_id_cannot_be_taken_over_with_another_key():
     assert all(m.metadata.message_type != "train" for m in grid.clients[2001].seen)
 
 
-def test_without_keys_whoever_answers_to_an_id_last_has_it():
-    """What a deployment without node authentication cannot know: a restart and a theft look the same."""
+@pytest.mark.parametrize("with_keys", [False, True])
+def test_without_authentication_whoever_answers_to_an_id_last_has_it(with_keys):
+    """What such a deployment cannot know: a restart and a theft look the same. Flower lists keys also there."""
     grid = FakeGrid([FakeClient("a"), FakeClient("b")])
     grid.clients[2001] = FakeClient("a")
+    if with_keys:
+        keyed(grid, {1001: b"A", 1002: b"B", 2001: b"X"}, registered=AT_ONCE)
     grid.online = lambda: [1001, 1002] if len(strategy.history) < 1 else [1001, 1002, 2001]
     strategy = make(grid, cohort_size=2)
     start(strategy, grid, rounds=4)

@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 from typing import Any
 
@@ -28,6 +29,7 @@ from fedcohort.flower.wire import Refused
 from fedcohort.rounds.roster import Roster
 from fedcohort.types import Arrays, Index
 
+_AT_ONCE = 5.0  # seconds between registration and activation of a SuperNode that registers itself
 _LONGEST_ID = 200
 _MOST_VALUES = 10_000  # entries of a list that a client may send about itself
 _NEWER = "a newer node answers to its id"
@@ -98,6 +100,7 @@ class Clients:
         self.latency: dict[int, float] = {}  # slot -> smoothed seconds, measured here
         self.recorded = 0  # slots that are in the journal
         self.keys: dict[int, str] = {}
+        self.authenticated: set[int] = set()  # nodes whose key was registered by the operator
         self.seen: set[int] = set()  # nodes on Flower's list
         self.since: dict[int, int] = {}  # node id -> at which look at Flower's list it was there first
         self.looks = 0
@@ -107,6 +110,7 @@ class Clients:
         nodes = self.driver.nodes()
         self.seen = {int(n.node_id) for n in nodes}
         self.keys.update({int(n.node_id): n.public_key.hex() for n in nodes if n.public_key})
+        self.authenticated |= {int(n.node_id) for n in nodes if n.public_key and _registered_ahead(n)}
         self.looks += 1
         for node in self.seen:
             self.since.setdefault(node, self.looks)
@@ -234,12 +238,13 @@ class Clients:
         """Why this id belongs to another node: one that is alive and not older, or one with another key.
 
         A SuperNode that crashes and is restarted comes back under a new node id while Flower still lists the old one,
-        so the node that appeared last wins.
+        so the node that appeared last wins. With authentication it comes back under its old node id: another node with
+        another key is somebody else.
         """
         holder = self.node.get(self.roster.slot(name)) if name in self.roster else None
         if holder is None:
             return None
-        if self.keys.get(node, "") != self.keys.get(holder, ""):
+        if node in self.authenticated and self.keys.get(node) != self.keys.get(holder):
             return f"the id {name!r} belongs to a node with another key"
         alive = holder in self.seen and self.roster.slot(name) not in self.silent
         if alive and self.since.get(node, 0) <= self.since.get(holder, 0):
@@ -270,6 +275,19 @@ class Clients:
         self.refused[node] = (name, why)
         self.news[name] = why
         log.warning("client %s is refused: %s", name, why, extra=event("refused", client=name, why=why))
+
+
+def _registered_ahead(node: Any) -> bool:
+    """Whether an operator registered this node's key before it started, which authentication demands.
+
+    Without authentication a SuperNode makes a new key at every start and registers itself, a moment before it is
+    activated; Flower tells a ServerApp nothing else that differs.
+    """
+    try:
+        made, started = (datetime.fromisoformat(t) for t in (node.registered_at, node.last_activated_at))
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return (started - made).total_seconds() > _AT_ONCE
 
 
 def _texts(body: ConfigRecord, key: str) -> list[str]:
