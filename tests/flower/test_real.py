@@ -106,6 +106,20 @@ def test_tls_with_node_keys_finishes_too(tmp_path):
 
 @deployment_test
 @pytest.mark.timeout(LIMIT)
+def test_restarted_supernodes_are_used_in_the_next_round():
+    """Each comes back under another node id and with another key, while Flower still lists the dead one."""
+    torture = str(ROOT / "tests" / "stress" / "torture")
+    code = f"import sys, json; sys.path[:0] = {[str(ROOT), torture]}; import flower"
+    code += "; print(json.dumps(flower.storms(1, (False,))))"
+    done = subprocess.run([sys.executable, "-c", code], timeout=LIMIT - 60, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["SuperNodes restarted"], found["never usable again"], found["processes left"]) == (3, 0, 0)
+    assert found["rounds until all are usable, worst"] <= 2
+
+
+@deployment_test
+@pytest.mark.timeout(LIMIT)
 def test_up_and_down_leave_nothing(tmp_path):
     up = fedcohort(tmp_path, "up", "--clients", "2")
     try:

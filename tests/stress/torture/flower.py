@@ -258,7 +258,7 @@ def _finish(drill: Drill) -> int:
     return int(verify(drill.state).rounds)
 
 
-def storms(times: int) -> dict[str, Any]:
+def storms(times: int, kinds: tuple[bool, ...] = (False, True)) -> dict[str, Any]:
     """Restart every SuperNode in turn, so often on a deployment without and one with TLS and node keys.
 
     Counted are rounds that begin after Flower has listed the new nodes, until one uses a reply of every client.
@@ -267,7 +267,7 @@ def storms(times: int) -> dict[str, Any]:
     out: dict[str, Any] = {"storms": 0, "SuperNodes restarted": 0, "rounds until all are usable, worst": 0}
     out |= {"with TLS and keys": 0, "never usable again": 0, "processes left": 0}
     with tempfile.TemporaryDirectory(prefix="flower-storm-") as name, contextlib.redirect_stdout(sys.stderr):
-        for secure in (False, True):
+        for secure in kinds:
             (folder := Path(name) / f"secure-{secure}").mkdir()
             with _deployment(folder, secure, cohort=CLIENTS) as drill:
                 for _ in range(times):
@@ -287,9 +287,12 @@ def _storm(drill: Drill) -> int | None:
     listed = log.read_text(errors="replace").count("Activated node_id")
     for client in range(CLIENTS):
         restart(drill, client)
-    drill.wait(
-        lambda: log.read_text(errors="replace").count("Activated node_id") >= listed + CLIENTS, "all SuperNodes again"
-    )
+
+    def back() -> bool:
+        _supervise(drill)
+        return log.read_text(errors="replace").count("Activated node_id") >= listed + CLIENTS
+
+    drill.wait(back, "all SuperNodes again")
     first = len(drill.records("ask"))
 
     def used() -> list[int]:
@@ -299,6 +302,14 @@ def _storm(drill: Drill) -> int | None:
     drill.wait(lambda: used() or len(drill.records("tell")) >= first + 5, "a round with every client")
     drill.say(f"storm over: {[len(r['outcomes']) for r in rows_of(drill.state)[first:]]} asked by round")
     return used()[0] - first + 1 if used() else None
+
+
+def _supervise(drill: Drill) -> None:
+    """Start SuperNodes that have ended: with authentication Flower turns one away whose predecessor it still lists."""
+    alive = {p.name for p in drill.deployment.alive()}
+    for client in range(CLIENTS):
+        if f"supernode-{client}" not in alive:
+            restart(drill, client)
 
 
 def _all_used(outcomes: dict[str, int]) -> bool:
