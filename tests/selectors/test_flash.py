@@ -14,6 +14,7 @@ from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.experiment.config import from_mapping
 from fedcohort.experiment.runs import build
 from fedcohort.selectors._parts import flash_context as context
+from fedcohort.selectors._parts.flash_context import per_second
 from fedcohort.selectors._parts.scoring import best
 from fedcohort.selectors.flash import Flash, gamma
 from fedcohort.testing import SelectorContract, SyntheticFederation
@@ -302,7 +303,7 @@ def told(flash, t, clients, seconds, gain):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, [0.15, -0.05]),  # 0.3 / 2 and -0.2 / 4: signed, and without any probe
+        ({}, [0.15, -0.2 * 4 / 9]),  # 0.3 / 2; -0.2 took 4 s where 3 s are usual: signed, and without any probe
         ({"per_second": False}, [0.3, -0.2]),
         ({"scope": "global"}, [0.0125, 0.0125]),  # the mean gain 0.05 over the longest duration
     ],
@@ -338,6 +339,16 @@ def skewed_share(selector, seed):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_which_reading_of_the_reward_leads_to_skewed_clients(seed):
     """The truth of the world is the oracle: paid for its own loss FLASH seeks the skewed, for its model it does not."""
-    by_model = skewed_share("flash(preset='model', per_second=False, refresh='all')", seed)
-    by_own_loss = skewed_share("flash(refresh='all')", seed)
-    assert by_model < 0.3 < by_own_loss
+    by_model = skewed_share("flash(per_second=False, refresh='all')", seed)
+    by_model_per_second = skewed_share("flash(refresh='all')", seed)
+    by_own_loss = skewed_share("flash(preset='robust', refresh='all')", seed)
+    assert max(by_model, by_model_per_second) < 0.3 < by_own_loss
+
+
+def test_of_two_equal_gains_the_faster_is_better_also_where_both_are_losses():
+    """Over the duration alone, a loss of a slow client would be a small one."""
+    gain, seconds = np.array([0.2, 0.2, -0.2, -0.2]), np.array([1.0, 50.0, 1.0, 50.0])
+    fast_gain, slow_gain, fast_loss, slow_loss = per_second(gain, seconds)
+    assert fast_gain > slow_gain > 0 > fast_loss > slow_loss
+    np.testing.assert_array_equal(per_second(np.abs(gain), seconds), np.abs(gain) / seconds)
+    assert per_second(np.empty(0), np.empty(0)).size == 0

@@ -7,9 +7,10 @@ Context of client i before round t, and the reward for its work in round t:
     x_t(i) = [ L_rob^t / L_rob^1 , CE^t(V_i) / CE^1(V_i) , T_i , r_{t-1}(i) ]                 (C1)
     r_t(i) = | L_rob^{t+1}(i) - L_rob^t(i) | / T_i                                            (C2)
     r_t    = | mean_i L_rob^{t+1}(i) - mean_i L_rob^t(i) | / max_i T_i      (scope="global")  (C3)
-    r_t(i) = (CE(V; w_t) - CE(V; w_t(i))) / T_i                             (reward="model")  (C4)
+    r_t(i) = g / T_i,  g = CE(V; w_t) - CE(V; w_t(i));  where g < 0:  g T_i / (median T)^2    (reward="model")  (C4)
 
-(C4) reads Alg. 1, line 20, as a vector: V is the server's validation data, w_t(i) the model that client i uploads.
+(C4) reads Alg. 1, line 20, as a vector: V is the server's validation data, w_t(i) the model that client i uploads. Most
+single models are worse than the common one, and a loss over a long duration would be a small one: so it is multiplied.
 
 L^{t+1} is only known when round t + 1 asks for it. So the rewards of a cohort are settled one round later, from
 the probe answers, by a function without side effects: `select` uses its result, `observe` commits the same one.
@@ -159,7 +160,8 @@ class Context:
             change = stats.winsorise(drop, 1 - self.trim, self.trim).mean(keepdims=True)
             r = np.repeat(self._size(change), at.size) / (max(s.tau, 1e-9) if self.per_second else 1.0)  # C3
         else:
-            r = self._size(mine) / (np.maximum(s.seconds[clients], 1e-9) if self.per_second else 1.0)  # C2, C4
+            r = self._size(mine)
+            r = per_second(r, s.seconds[clients]) if self.per_second else r  # C2, C4
         s.reward[clients], s.paid[clients] = r, True
         return s.asked_x[at], self._scaled(s, np.asarray(r, np.float64))
 
@@ -269,3 +271,17 @@ def opening(initial: str, rnd: Round, rng: np.random.Generator) -> Index:
     """S_0: as many as the round's size allows, or at most k, drawn at random."""
     k = counted(initial, "random") or rnd.size
     return draw.uniform(rnd.available, min(k, rnd.size), rng)
+
+
+def per_second(change: Real, seconds: Real) -> Real:
+    """Changes over durations, so that of two equal ones the faster is better, also where both are for the worse.
+
+    A negative change over a long duration would be a small one: it is multiplied by the duration instead, in units of
+    the median one.
+
+    >>> per_second(np.array([3.0, 3.0, -3.0, -3.0]), np.array([1.0, 3.0, 1.0, 3.0])).tolist()
+    [3.0, 1.0, -0.75, -2.25]
+    """
+    t = np.maximum(seconds, 1e-9)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.where(change < 0, change * (t / np.median(t) ** 2), change / t)) if t.size else change
