@@ -18,6 +18,7 @@ from fedcohort.papers.study import PERFECT_ROW, Quantity, of_scale, perfect, qua
 FLASH, RANDOM, FEDCOR = "FLASH", "Random", "FedCor"
 CHOICE, LOSS = "FLASH, choice only", "Random, FLASH's loss"
 OWN_LOSS, FEDACS = "FLASH, reward by own loss", "FedACS"
+UNTIMED = "FLASH, reward without the duration"
 CIFAR, FEMNIST = "CIFAR-10", "FEMNIST"
 RIVALS = (RANDOM, "Oort", "PyramidFL", "Restless bandit", "Neural bandit", FEDCOR, "FEEL")
 SEEDS = {"smoke": 1, "laptop": 6, "desk": 3, "paper": 3}
@@ -88,6 +89,7 @@ def selectors(scale: str) -> Mapping[str, str]:
     )
     more = {
         FLASH: f"flash(preset='model'{measured})",
+        UNTIMED: f"flash(preset='model', per_second=False{measured})",
         OWN_LOSS: f"flash(preset='robust'{measured})",
         FEDACS: "fedacs",
         PERFECT_ROW: perfect(pool=EVEN),
@@ -104,7 +106,7 @@ def objective(data: str, alpha: float | None = None, beta: float | None = None) 
 def who(scale: str, row: str) -> tuple[str, bool]:
     """Selector of a row, and whether its clients train on FLASH's loss."""
     name = {CHOICE: FLASH, LOSS: RANDOM}.get(row, row)
-    return selectors(scale)[name], row in (FLASH, OWN_LOSS, LOSS)
+    return selectors(scale)[name], row in (FLASH, UNTIMED, OWN_LOSS, LOSS)
 
 
 def world(skewed: int, noise: int, data: str = CIFAR, *, scale: str = "laptop", lam: float | None = None) -> str:

@@ -18,6 +18,7 @@ from fedcohort.papers.flash.flash_setting import (
     RANDOM,
     RIVALS,
     SEEDS,
+    UNTIMED,
 )
 from fedcohort.papers.published import published
 from fedcohort.papers.study import PERFECT_ROW, Cell, Claim, Study, of_scale, row_beats
@@ -25,7 +26,7 @@ from fedcohort.papers.study import PERFECT_ROW, Cell, Claim, Study, of_scale, ro
 COLUMNS = ("FedAvg", "FedProx", "FedBiO", "FedDF", "FedNova", "SCAFFOLD", "RHFL")
 ROWS = (*RIVALS, FLASH)
 BESIDE = (OWN_LOSS, CHOICE, LOSS, FEDACS, PERFECT_ROW)  # rows that the paper has not
-AT_DESK = (RANDOM, "Oort", FEDCOR, FLASH, *BESIDE)
+AT_DESK = (RANDOM, "Oort", FEDCOR, FLASH, UNTIMED, *BESIDE)
 WORLDS = {"noniid": (30, 0), "noise": (0, 15), "both": (30, 15)}  # % of clients skewed, mean % of wrong labels
 TITLES = {"noniid": "30 % skewed clients", "noise": "15 % label noise", "both": "30 % skewed clients, 15 % label noise"}
 PUBLISHED = published("flash", "table1")  # by block, row and column
