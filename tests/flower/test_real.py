@@ -52,7 +52,7 @@ def check_drill(run):
     assert Outcome.LATE in outcomes[0].values()  # the straggler
     (again,) = run["asked_again"]
     assert (run["server_kills"], again) == (1, asked - 1)
-    assert Outcome.LATE in outcomes[again - 1].values()  # the client whose SuperNode was killed
+    assert {Outcome.LATE, Outcome.FAILED} & set(outcomes[again - 1].values())  # the client whose SuperNode was killed
     assert run["accuracy"][-1] > run["accuracy"][0]
     assert run["accuracy"][-1] > 0.3
 
