@@ -4,7 +4,8 @@
 
 Skewed, noisy and slow clients at once (mixed-v1, 50 clients, 10 a round), digits-mlp, FedAvg. For every selector:
 accuracy (mean of the last ten rounds), virtual time to 80 %, fairness (Jain), paired difference from uniform with a 95 %
-bootstrap interval over seeds. --write stores results/digits_selectors.json and puts each selector's rows into its page.
+bootstrap interval over seeds. --write stores results/digits_selectors.json, where rows of selectors that are not
+named stay as they are, and puts each selector's rows into its page.
 A selector that probes pays for it in virtual time and traffic. P3 signals are not allowed.
 """
 
@@ -95,9 +96,18 @@ def main() -> None:
 
 
 def write(runs: dict[str, list[dict]], seeds: int, rounds: int) -> None:
-    """The data, and each page's own rows."""
-    known = {"date": str(date.today()), "machine": platform.machine(), "seeds": seeds, "rounds": rounds}
-    FILE.write_text(json.dumps({**known, "world": "mixed-v1", "task": "digits-mlp", "runs": runs}, indent=1) + "\n")
+    """The data, and each page's own rows; what was measured before with as many seeds and rounds is kept."""
+    setting = {
+        "machine": platform.machine(),
+        "seeds": seeds,
+        "rounds": rounds,
+        "world": "mixed-v1",
+        "task": "digits-mlp",
+    }
+    before = json.loads(FILE.read_text()) if FILE.exists() else {}
+    kept = before.get("runs", {}) if {k: before.get(k) for k in setting} == setting else {}
+    measured = {t: before["measured"][t] for t in kept} | dict.fromkeys(runs, str(date.today()))
+    FILE.write_text(json.dumps({**setting, "measured": measured, "runs": kept | runs}, indent=1) + "\n")
     command = f"`python benchmarks/digits_table.py --seeds {seeds} --rounds {rounds} --write`, {date.today()}"
     note = (
         f"{command}: digits-mlp in mixed-v1 (skew, noise, slow clients, drop-out), 10 of 50 clients a round, "
