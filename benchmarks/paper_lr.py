@@ -4,7 +4,8 @@
     python benchmarks/paper_lr.py --rounds 60 --seeds 1 --write
 
 The score is the mean validation accuracy over the last quarter of the rounds; the test set is not looked at, and the
-seeds (from 100 on) are none of those of the tables. What is found goes into `DESK_LR` of `papers/flash/flash_setting.py`; `--write` keeps the table in results/paper_lr.json.
+seeds (from 100 on) are none of those of the tables. What is found goes into `DESK_LR` of
+`papers/flash/flash_setting.py`; `--write` keeps the table in results/paper_lr.json.
 """
 
 from __future__ import annotations

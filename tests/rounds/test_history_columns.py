@@ -25,6 +25,7 @@ def test_rows_read_as_the_list_of_dicts(table):
     assert rows == table
     assert list(rows) == table
     assert [list(row) for row in rows] == [list(row) for row in table]  # names in their order
+    assert rows.names == list(dict.fromkeys(name for row in table for name in row))
     assert rows[1:] == table[1:]
     assert rows[::-1] == table[::-1]
     assert [type(v) for row in rows for v in row.values()] == [type(v) for row in table for v in row.values()]

@@ -171,11 +171,10 @@ def _record(folder: Path, cohorts: bool) -> RunRecord:
         )
     found = read(folder)
     rows = found.history.rows
-    names = dict.fromkeys(name for row in rows for name in row)
     history = Columns(
         found.history.population,
         cohorts=found.history.cohorts if cohorts else Groups(),
-        values={n: found.history.column(n) for n in names if not n.startswith("method.")},
+        values={n: found.history.column(n) for n in rows.names if not n.startswith("method.")},
         counts=found.history.participation(),
         length=len(rows),
         ended=found.history.ended,

@@ -83,6 +83,11 @@ class Rows(Packed[dict[str, Any]]):
             number, other = number + is_number, other + (not is_number)
         return row
 
+    @property
+    def names(self) -> list[str]:
+        """Every name that a row has, in the order in which they came."""
+        return list(dict.fromkeys(name for layout in self._known for name, _ in layout))
+
     def column(self, name: str) -> NDArray[np.float64]:
         """One number per row; NaN where a row has none."""
         places = [_place(layout, name) for layout in self._known]

@@ -81,7 +81,7 @@ def plot_history(history: Any, ax: Axes | None, column: str, against: str, label
     """One column of a run against rounds or virtual time; see `History.plot`."""
     if against not in AGAINST:
         raise UnknownName.among("axis to draw against", against, AGAINST)
-    known = sorted({name for row in history.rows for name in row})
+    known = sorted(history.rows.names)
     if history.rows and column not in known:
         raise UnknownName.among("column", column, known)
     y = history.column(column)

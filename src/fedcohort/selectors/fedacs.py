@@ -54,11 +54,7 @@ EXACT = 500  # available clients up to which the sequential draw is the default:
 REACH = 8.0  # sub-Gaussian deviations of a Beta within which theta lies but for 1e-13
 ROUNDING = 1e-6  # distances this small against the insights are zero: float32 has seven digits
 LARGEST = 1e30  # rewards are cut here
-INSIGHTS = {
-    "step": "insight",
-    "network": "network_insight",
-    "update": "delta",
-}  # what is compared, and the signal that has it
+INSIGHTS = {"step": "insight", "network": "network_insight", "update": "delta"}  # what is compared, and its signal
 
 
 @dataclass
