@@ -71,7 +71,8 @@ def relu_forward_step(
             at = line_at(row[D_AT], row[D_B], row[D_H], row[D_W], c, y, s)
             out = ws[at : at + row[D_W] * s]
             for j in range(out.size):
-                out[j] = _ZERO if out[j] <= _ZERO else out[j]
+                z = out[j]  # read before the choice: a read within it is a branch, many times slower
+                out[j] = _ZERO if z <= _ZERO else z
 
 
 @part(STEP_OF)
@@ -188,10 +189,11 @@ def max_forward_step(
                         if u < 0 or u >= wide:
                             continue
                         here, number = ws[line + u * s : line + (u + 1) * s], np.float32(dy * row[SIZE_X] + dx)
-                        for j in range(s):  # NaN wins, as in PyTorch
-                            higher = here[j] > out[j] or here[j] != here[j]
-                            out[j] = here[j] if higher else out[j]
-                            place[j] = number if higher else place[j]
+                        for j in range(s):  # NaN wins, as in PyTorch; all is read before the choice, as in ReLU
+                            z, best, where = here[j], out[j], place[j]
+                            higher = (z > best) | (z != z)
+                            out[j] = z if higher else best
+                            place[j] = number if higher else where
 
 
 @part(STEP_OF)
