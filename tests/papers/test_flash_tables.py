@@ -91,7 +91,7 @@ def test_figures_share_runs_with_the_table():
 def test_at_scale_desk_the_fedavg_column_has_speeds_that_stay_and_both_readings():
     work = reproduce.plan(papers.chosen("flash:table1-both")[0], "desk")
     assert {cell.column for cell in work.cells} == {"FedAvg"}
-    assert len(work.runs()) == 10 * 3  # ten rows, three seeds
+    assert len(work.runs()) == 10 * 6  # ten rows, six seeds
     assert all("-v2" in cell.run["world"] for cell in work.cells)
     assert {cell.quantity.name for cell in work.cells} == {"early_stop"}
     by_row = {cell.row: cell.run["selector"] for cell in work.cells}

@@ -5,6 +5,7 @@ import pytest
 from fedcohort import papers
 from fedcohort.papers import paper_evidence, paper_pages
 from fedcohort.papers.paper_summaries import REMARKS, SUMMARIES
+from fedcohort.papers.results_page import cell_text
 from fedcohort.papers.verdicts import FAILS, HOLDS, UNDECIDED, UNKNOWN
 
 
@@ -25,8 +26,9 @@ def cell(row, column, values, quantity="best", **more):
     } | more
 
 
-def claim(words, verdict, seeds=2):
+def claim(words, verdict, seeds=2, main=False):
     row = {"words": words, "verdict": verdict, "seeds": seeds, "published": None, "difference": 1.0}
+    row |= {"main": main, "needs": 6}
     return row | {"low": None, "high": None, "wins": seeds, "losses": 0}
 
 
@@ -35,7 +37,7 @@ def result(study="flash:table1-both", title="FLASH, Table I: both", cells=(), cl
         cells = [cell("FLASH", "FedAvg", [41.0, 43.0]), cell("Random", "FedAvg", [40.0, 40.0])]
         cells += [cell("perfect choice", "FedAvg", [44.0, 46.0])]
     found = {"study": study, "title": title, "scale": "laptop", "made": "2026-01-01", "done": 3, "wanted": 9}
-    lists = {"cells": list(cells), "claims": list(claims), "departures": list(departures), "notes": ["by hand: 17.3"]}
+    lists = {"cells": list(cells), "claims": list(claims), "departures": list(departures)}
     return found | lists | {"average": "", "failed": {}} | more
 
 
@@ -45,7 +47,8 @@ def test_every_paper_has_its_words_and_every_word_a_study_and_rows():
     assert set(REMARKS) <= set(known)
     for told in SUMMARIES.values():
         for rows in told.comparisons:
-            cells = known[rows.study].cells("laptop")
+            both = [known[rows.study].cells(scale) for scale in ("laptop", "desk")]
+            cells = next(cells for cells in both if {rows.left, rows.right} <= {c.row for c in cells})
             places = {c.place for c in cells}
             columns = rows.columns or [c for row, c in places if row == rows.left and (rows.right, c) in places]
             used = [c for c in cells if c.row in (rows.left, rows.right) and c.column in columns]
@@ -54,21 +57,22 @@ def test_every_paper_has_its_words_and_every_word_a_study_and_rows():
 
 
 def test_the_index_has_one_row_per_paper():
-    claims = [claim("a", UNDECIDED), claim("b", UNKNOWN, 0)]
+    claims = [claim("a", UNDECIDED, main=True), claim("b", UNKNOWN, 0)]
     text = paper_pages.index_page([result(claims=claims)], ["flash:lambda", "fedcm:fig5"])
     (row,) = [line for line in text.splitlines() if line.startswith("| [")]
     assert row.startswith("| [FLASH](papers/flash.md) |")
-    assert "nothing is decided; of 2 claims: undecided 1, not measured 1" in row
-    assert "So far FLASH - Random: +2.00 points (`flash:table1-both`, 2 seeds)" in row
+    assert "of 1 main claims: undecided 1; of all 2: undecided 1, not measured 1" in row
+    assert "So far FLASH - Random: +2.00 points (`flash:table1-both`, laptop, 2 seeds)" in row
     assert "`laptop`; 1 table, 1 half done, 1 not run yet | 2 | +5.00 points (2 seeds) |" in row
 
 
 def test_the_page_of_a_paper_begins_with_its_verdict(tmp_path):
     (tmp_path / "flash-table1-both.svg").touch()
-    claims = [claim("it wins", HOLDS, 6), claim("it is fast", FAILS, 6), claim("it is small", UNKNOWN, 0)]
+    claims = [claim("it wins", HOLDS, 6, main=True), claim("it is fast", FAILS, 6), claim("it is new", UNDECIDED, 3)]
+    claims += [claim("it is small", UNKNOWN, 0)]
     text = paper_pages.paper_page("flash", [result(claims=claims)], ["flash:lambda", "fedcm:fig5"], tmp_path, "p.md")
     verdict, _, tables = text.partition("## All tables")
-    assert "**What holds here.** Of 3 claims: hold 1, do not hold 1, not measured 1." in verdict
+    assert "Of 1 main claims: hold 1; of all 4: hold 1, do not hold 1, undecided 1, not measured 1." in verdict
     assert "* **holds**: it wins (`flash:table1-both`, laptop, 6 seeds)" in verdict
     assert "* **does not hold**: it is fast" in verdict
     assert "FLASH - Random: **+2.00** points (`flash:table1-both`, laptop, FedAvg, 2 seeds)" in verdict
@@ -76,10 +80,19 @@ def test_the_page_of_a_paper_begins_with_its_verdict(tmp_path):
     assert "(../p.md)" in verdict
     assert "## Table I: both\n" in tables
     assert "](../pictures/papers/flash-table1-both.svg)" in tables
+    assert "| **main claim**: it wins |" in tables
+    assert "| it is new |  | +1.00 | 3-0 of 3 | **undecided**, needs 6 seeds |" in tables
     assert "Claims that were **not measured**: it is small." in tables
     assert "* `fedcohort reproduce flash:lambda`" in tables
     assert "fedcm:fig5" not in text
-    assert "17.3" not in text  # what was typed by hand stays with the result
+
+
+def test_a_cell_says_what_it_is_a_mean_of():
+    assert cell_text(cell("a", "x", [1.0, 3.0])) == "**2.0** [1.0, 3.0]"
+    assert cell_text(cell("a", "x", [1.0, 3.0]), most=6) == "**2.0** [1.0, 3.0] (n = 2)"
+    assert cell_text(cell("a", "x", [1.0, None, None]), most=3) == "**1.0** (1 of 3)"  # two did not reach it
+    assert cell_text(cell("a", "x", [None], missing="not reached")) == "not reached"
+    assert cell_text(cell("a", "x", [], missing="not reached"), most=3) == "-"  # nobody has looked
 
 
 def test_without_a_picture_or_a_perfect_choice_none_is_promised(tmp_path):

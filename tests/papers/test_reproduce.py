@@ -143,6 +143,41 @@ def test_a_run_that_fails_leaves_its_cell_empty_and_the_rest_stands(tmp_path):
     assert "it fell over" in page.markdown(found)
 
 
+def test_a_number_is_unknown_while_the_run_it_is_measured_against_is_missing(tmp_path):
+    """Not the same as a target that was not reached."""
+    other = {**RUN, "selector": "round-robin"}
+    half = until(lambda _, others: others(("b", "x")).history.accuracy[-1] / 2)
+
+    def cells(scale):
+        del scale
+        return [Cell("a", "x", RUN, half), Cell("b", "x", other, half)]
+
+    study = Study("t:t", "T", cells, lambda _: [beats("a is faster", ("a", "x"), ("b", "x"))], SEEDS)
+    work, store = reproduce.plan(study, "smoke", 1), Store(tmp_path)
+    store.obtain(work.configs[("a", "x"), 0])
+    found = reproduce.result(work, store)
+    assert [cell["values"] for cell in found["cells"]] == [{}, {}]
+    assert found["claims"][0]["verdict"] == UNKNOWN
+    store.obtain(work.configs[("b", "x"), 0])
+    assert [list(cell["values"]) for cell in reproduce.result(work, store)["cells"]] == [["0"], ["0"]]
+
+
+def test_runs_of_the_main_claim_come_first_and_can_be_asked_for_alone():
+    def cells(scale):
+        del scale
+        return [Cell(who, "x", {**RUN, "selector": who}, quantity("final")) for who in ("afl", "oort", "uniform")]
+
+    claims = [beats("main", ("uniform", "x"), ("oort", "x")), beats("other", ("afl", "x"), ("oort", "x"))]
+    work = reproduce.plan(Study("t:t", "T", cells, lambda _: claims, SEEDS), "smoke", 7)
+    runs = work.runs()
+    assert len(runs) == 21
+    assert {run.selector for run in runs[:14]} == {"oort", "uniform"}
+    assert [run.seed for run in runs[14:]] == list(range(7))
+    main = work.runs(main=True)
+    assert {run.selector for run in main} == {"oort", "uniform"}
+    assert sorted(run.seed for run in main) == sorted([*range(6)] * 2)  # six seeds decide
+
+
 def test_until_takes_its_target_from_another_run():
     def record(*accuracy):
         rows = [{"round": i, "clock": float(i), "accuracy": a} for i, a in enumerate(accuracy)]

@@ -25,7 +25,7 @@ def one(left, right, *, better=1, others=0, **claim):
     """The verdict on "a beats b"; `others` are further claims of the study."""
     a, b = ("a", "x"), ("b", "x")
     claims = [Claim("a beats b", (a,), (b,), **claim)] * (1 + others)
-    return judge(claims, {a: left, b: right}, {a: better}, {})[0]
+    return judge(claims, {a: left, b: right}, {a: better}, {})[-1]
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,23 @@ def test_verdicts(left, right, verdict):
     assert one(left, right)["verdict"] == verdict
 
 
-def test_several_claims_need_more_seeds():
-    """Six seeds give 0.031 at best: not enough for two claims, nine seeds are (2 / 2^9 = 0.004)."""
-    assert one(by_seed(*SIX), by_seed(1, 2, 3, 4, 5, 6), others=1)["verdict"] == UNDECIDED
-    nine = by_seed(*(float(v) for v in np.arange(9) * 1.1 + 3)), by_seed(*range(9))
-    assert one(*nine, others=1)["verdict"] == HOLDS
-    assert one(*nine, others=1)["adjusted"] == pytest.approx(2 * 2 / 2**9)
+def test_the_main_claim_is_tested_alone_and_the_others_together():
+    """Six seeds give 0.031 at best: not enough for two claims beside the main one, nine are (2 / 2^9 = 0.004)."""
+    six, nine = (by_seed(*SIX), by_seed(1, 2, 3, 4, 5, 6)), (by_seed(*np.arange(9) * 1.1 + 3), by_seed(*range(9)))
+    assert one(*six, others=1)["verdict"] == HOLDS  # the only one beside the main claim
+    other = one(*six, others=2)
+    assert (other["verdict"], other["main"], other["needs"]) == (UNDECIDED, False, 7)
+    assert one(*nine, others=2)["verdict"] == HOLDS
+    assert one(*nine, others=2)["adjusted"] == pytest.approx(2 * 2 / 2**9)
+    main = one(*six)
+    assert (main["verdict"], main["main"], main["needs"]) == (HOLDS, True, 6)
+
+
+def test_alike_is_tested_too():
+    """Six differences within 1 by the interval; the test sees one seed far out and does not agree."""
+    found = one(by_seed(1, 1, 1, 1, 1, 1.1), by_seed(*[1.0] * 6), within=1.0)
+    assert (found["verdict"], found["p"]) == (HOLDS, pytest.approx(2 / 64))
+    assert one(by_seed(1, 1, 1, 1, 1, 4.5), by_seed(*[1.0] * 6), within=1.0)["verdict"] == NOISE
 
 
 def test_columns_of_a_seed_are_one_piece_of_evidence():

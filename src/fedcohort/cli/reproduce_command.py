@@ -32,6 +32,7 @@ def reproduce_command(
     store: StoreFolder = ROOT,
     out: Annotated[Path, typer.Option(help="Folder that holds the results.")] = reproduce.RESULTS,
     workers: Workers = 0,
+    main: Annotated[bool, typer.Option("--main", help="Only the runs that a verdict on the main claim needs.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the result in --out without running anything.")] = False,
     no_run: Annotated[bool, typer.Option("--no-run", help="Measure what is there, without running anything.")] = False,
     page: Annotated[
@@ -48,13 +49,13 @@ def reproduce_command(
         _list(out)
     for study in papers.chosen(what) if what is not None else ():
         found = reproduce.load(reproduce.file_of(study.id, scale, out)) if show else None
-        _print(found if found is not None else _run(study, scale, seeds, Store(store), out, workers, no_run))
+        _print(found if found is not None else _run(study, scale, seeds, Store(store), out, workers, main, no_run))
     if page is not None:
         _page(out, page)
 
 
 def _run(
-    study: Study, scale: str, seeds: int | None, store: Store, out: Path, workers: int, no_run: bool
+    study: Study, scale: str, seeds: int | None, store: Store, out: Path, workers: int, main: bool, no_run: bool
 ) -> dict[str, Any]:
     before = reproduce.file_of(study.id, scale, out)
     work = reproduce.plan(study, scale, seeds, before)
@@ -64,8 +65,8 @@ def _run(
             return found
         found["cost"] = reproduce.load(before).get("cost", {}) if before.exists() else {}
     else:
-        with watched(work.runs(), store) as bar:
-            found = reproduce.perform(work, store, bar.hear, keep=out, workers=workers)
+        with watched(work.runs(main), store) as bar:
+            found = reproduce.perform(work, store, bar.hear, keep=out, main=main, workers=workers)
     path = reproduce.save(found, out)
     Console(stderr=True).print(f"result: {path}")
     return found

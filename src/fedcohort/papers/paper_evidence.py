@@ -37,9 +37,10 @@ def is_half_done(result: Result) -> bool:
     return bool(result.get("done", 0) < result.get("wanted", 0))
 
 
-def seeds_of(result: Result) -> int:
-    """How many seeds have a number in some cell."""
-    return len({seed for cell in result["cells"] for seed in cell["values"]})
+def seeds_of(result: Result) -> list[int]:
+    """How many seeds the claims have; without any, those of the cells."""
+    counts = [claim["seeds"] for claim in result["claims"] if claim["seeds"]]
+    return counts or [len({seed for cell in result["cells"] for seed in cell["values"]})]
 
 
 def span(counts: Sequence[int]) -> str:
@@ -53,9 +54,9 @@ def seeds_text(counts: Sequence[int]) -> str:
     return f"{span(counts)} seed{'s' * (max(counts) != 1)}"
 
 
-def counted(results: Sequence[Result]) -> dict[str, int]:
-    """How many claims got each verdict."""
-    verdicts = [claim["verdict"] for result in results for claim in result["claims"]]
+def counted(results: Sequence[Result], main: bool = False) -> dict[str, int]:
+    """How many claims got each verdict; with `main` of the main ones."""
+    verdicts = [claim["verdict"] for result in results for claim in result["claims"] if claim["main"] or not main]
     return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
 

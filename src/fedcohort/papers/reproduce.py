@@ -29,7 +29,7 @@ from fedcohort.experiment.runs import versions
 from fedcohort.experiment.store import Store
 from fedcohort.experiment.sweep import run_all
 from fedcohort.papers.study import SCALES, Cell, Place, Study, Value
-from fedcohort.papers.verdicts import judge, values_of
+from fedcohort.papers.verdicts import LEAST_SEEDS, judge, values_of
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
 from fedcohort.storage.snapshots import write_durably
 
@@ -55,9 +55,13 @@ class StudyWork:
     errors: dict[str, str] = field(default_factory=dict)  # run id -> why it failed
     earlier: dict[str, Any] = field(default_factory=dict)  # a result that was written down before
 
-    def runs(self) -> list[RunConfig]:
-        """Every different run, seed by seed, so that an interrupted reproduction has whole seeds."""
-        ordered = sorted(self.configs.items(), key=lambda item: item[0][1])
+    def runs(self, main: bool = False) -> list[RunConfig]:
+        """Every different run, those of the main claim first, then seed by seed; with `main` what it needs, no more."""
+        claims = self.study.claims(self.scale)
+        first = {*claims[0].left, *claims[0].right} if claims else set()
+        ordered = sorted(self.configs.items(), key=lambda item: (item[0][0] not in first, item[0][1]))
+        if main:
+            ordered = [item for item in ordered if item[0][0] in first and item[0][1] in self.seeds[:LEAST_SEEDS]]
         return list({config.digest(): config for _, config in ordered}.values())
 
 
@@ -77,12 +81,20 @@ def plan(study: Study, scale: str, seeds: int | None = None, earlier: Path | Non
 
 
 def perform(
-    work: StudyWork, store: Store, on_event: OnEvent | None = None, keep: Path | None = None, **how: Any
+    work: StudyWork,
+    store: Store,
+    on_event: OnEvent | None = None,
+    keep: Path | None = None,
+    main: bool = False,
+    **how: Any,
 ) -> dict[str, Any]:
-    """Run what is missing, then measure: the result as plain values. With `keep` it is written after every run too."""
+    """Run what is missing, then measure: the result as plain values.
+
+    With `keep` it is written after every run too; with `main` only what decides the main claim is run.
+    """
     started = time.monotonic()
     values = _Values(work, store)
-    missing = values.missing()
+    missing = values.missing(main)
 
     def cost() -> dict[str, Any]:
         return {
@@ -123,7 +135,6 @@ def _measured(work: StudyWork, values: _Values) -> dict[str, Any]:
         "cells": [_cell(work, cell, values) for cell in work.cells],
         "claims": [],
         "departures": list(study.departures.get(scale, ())),
-        "notes": list(study.notes) if scale == "laptop" else [],
         "failed": dict(work.errors),
     }
     return found | {"claims": judged(found, study)}
@@ -160,10 +171,9 @@ class _Values:
         places = self.places[digest]
         return self.finished(*places[0]) or all(self._earlier(*at) is not _UNKNOWN for at in places)
 
-    def missing(self) -> list[RunConfig]:
-        """The runs that are to be done, seed by seed, so that an interrupted reproduction has whole seeds."""
-        lacking = [places[0] for digest, places in self.places.items() if not self.complete(digest)]
-        return [self.work.configs[at] for at in sorted(lacking, key=lambda at: at[1])]
+    def missing(self, main: bool = False) -> list[RunConfig]:
+        """The runs that are to be done, in their order."""
+        return [config for config in self.work.runs(main) if not self.complete(config.digest())]
 
     def of(self, place: Place) -> dict[int, Value]:
         """By seed; a run that is not there has no entry, one that did not reach its target has None."""
@@ -179,8 +189,8 @@ class _Values:
             if not self.finished(place, seed):
                 return self._earlier(place, seed)
             value = self._measure(self.by_place[place], seed)
-            if value is None and (known := self._earlier(place, seed)) is not _UNKNOWN:
-                value = known  # the run it is measured against is known from before only
+            if value is _UNKNOWN:  # the run it is measured against is known from before only, or not there
+                value = self._earlier(place, seed)
             self.found[place, seed] = value
         return self.found[place, seed]
 
@@ -192,11 +202,11 @@ class _Values:
             known = self.kept.get((digest, quantity.name, None), _UNKNOWN)
         return known
 
-    def _measure(self, cell: Cell, seed: int) -> Value:
+    def _measure(self, cell: Cell, seed: int) -> Any:
         try:
             value = cell.quantity.compute(self.record(cell.place, seed), lambda other: self.record(other, seed))
         except StoreError:  # the run it is measured against is not there
-            return None
+            return _UNKNOWN
         return None if value is None else float(value) * cell.quantity.factor
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from fedcohort.experiment.metrics.paired import spread_name
 from fedcohort.papers.paper_evidence import is_half_done, seeds_of, seeds_text
+from fedcohort.papers.paper_summaries import REMARKS
 from fedcohort.papers.reproduce import rows_and_columns
-from fedcohort.papers.verdicts import UNKNOWN
+from fedcohort.papers.verdicts import UNDECIDED, UNKNOWN
 
 
 def markdown(result: Mapping[str, Any]) -> str:
@@ -16,15 +17,14 @@ def markdown(result: Mapping[str, Any]) -> str:
     lines = [f"## {result['title']}", *told(result), ""]
     if result["departures"]:
         lines += ["Departures from the paper: " + "; ".join(result["departures"]) + ".", ""]
-    for note in result["notes"]:
-        lines += [note, ""]
+    if result["study"] in REMARKS:
+        lines += [REMARKS[result["study"]], ""]
     return "\n".join(lines)
 
 
 def told(result: Mapping[str, Any], picture: str = "") -> list[str]:
     """The command, table, picture (its Markdown) and claims of a result."""
-    count = seeds_of(result)
-    made = f"scale `{result['scale']}`, {seeds_text([count])}, made {result['made']}"
+    made = f"scale `{result['scale']}`, {seeds_text(seeds_of(result))}, made {result['made']}"
     if is_half_done(result):
         made += f"; **half done: {result['done']} of {result['wanted']} runs**, the same command continues"
     lines = [f"`fedcohort reproduce {result['study']} --scale {result['scale']}`; {made}.", ""]
@@ -34,29 +34,35 @@ def told(result: Mapping[str, Any], picture: str = "") -> list[str]:
     return lines
 
 
-def cell_text(cell: Mapping[str, Any]) -> str:
-    """ "61.3 [60.9, 61.9] / 64.8": ours, its range or interval, and the published number."""
+def cell_text(cell: Mapping[str, Any], most: int = 0) -> str:
+    """ "61.3 [60.9, 61.9] / 64.8": ours, its range or interval, and the published number.
+
+    With fewer seeds than `most`, as other cells of the table have, it says how many.
+    """
     digits = int(cell["digits"])
     known = [v for v in cell["values"].values() if v is not None]
     if cell["mean"] is None:
-        ours = str(cell["missing"])
+        ours = str(cell["missing"]) if cell["values"] else "-"
     else:
         ours = f"**{cell['mean']:.{digits}f}**"
         if cell["low"] is not None and len(known) > 1:
             ours += f" [{cell['low']:.{digits}f}, {cell['high']:.{digits}f}]"
         if len(known) < len(cell["values"]):
             ours += f" ({len(known)} of {len(cell['values'])})"
+        elif len(known) < most:
+            ours += f" (n = {len(known)})"
     return ours if cell["published"] is None else f"{ours} / {cell['published']:g}"
 
 
 def _table(result: Mapping[str, Any]) -> list[str]:
     rows, columns = rows_and_columns(result["cells"])
     at = {(c["row"], c["column"]): c for c in result["cells"]}
+    most = max((len(c["values"]) for c in result["cells"]), default=0)
     heads = [*columns, *([result["average"]] if result["average"] else [])]
     lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for row in rows:
         cells = [at.get((row, c)) for c in columns]
-        texts = ["" if c is None else cell_text(c) for c in cells]
+        texts = ["" if c is None else cell_text(c, most) for c in cells]
         if result["average"]:
             texts.append(_average([c for c in cells if c is not None]))
         lines.append(f"| {row} | " + " | ".join(texts) + " |")
@@ -77,7 +83,7 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     measured = [claim for claim in claims if claim["verdict"] != UNKNOWN]
     lines: list[str] = []
     if measured:
-        name = spread_name(max(claim["seeds"] for claim in measured)) or "one seed"
+        name = " or ".join(sorted({spread_name(claim["seeds"]) for claim in measured} - {""})) or "one seed"
         lines += [
             f"| the paper's claim | published difference | ours ({name}) | seeds won-lost | |",
             "|---|---|---|---|---|",
@@ -88,7 +94,11 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
         if claim["low"] is not None:
             ours += f" ({claim['low']:+.2f} to {claim['high']:+.2f})"
         score = f"{claim['wins']}-{claim['losses']} of {claim['seeds']}"
-        lines.append(f"| {claim['words']} | {published} | {ours} | {score} | **{claim['verdict']}** |")
+        words = f"**main claim**: {claim['words']}" if claim["main"] else claim["words"]
+        verdict = f"**{claim['verdict']}**"
+        if claim["verdict"] == UNDECIDED:
+            verdict += f", needs {claim['needs']} seeds"
+        lines.append(f"| {words} | {published} | {ours} | {score} | {verdict} |")
     others = [claim["words"] for claim in claims if claim["verdict"] == UNKNOWN]
     if others:
         lines += [""] * bool(measured) + [f"Claims that were **{UNKNOWN}**: {'; '.join(others)}."]

@@ -103,7 +103,6 @@ class Study:
     claims: Callable[[str], Sequence[Claim]]
     seeds: Mapping[str, int]  # scale -> how many
     departures: Mapping[str, Sequence[str]] = field(default_factory=dict)  # scale -> how it differs from the paper
-    notes: Sequence[str] = ()  # what we found at scale laptop: why an ordering does not hold
     average: str = ""  # the heading of a column with the mean of each row, where the paper has one
 
     @property

@@ -2,8 +2,10 @@
 
 The differences of a claim are averaged over its places (methods, levels, columns) within each seed: places of one seed
 share their world and random draws, so they are not independent. A claim is decided when it has at least six seeds, the
-bootstrap interval over seeds leaves the margin out, and the exact Wilcoxon test says so after Holm's correction for the
-claims of the same study.
+bootstrap interval over seeds leaves the margin out, and the exact Wilcoxon test says so.
+
+The first claim of a study is its main one, what the table is printed for, and is tested on its own. The others are
+tested with Holm's correction for all of them, so that they need more seeds: each row says how many.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcohort.experiment.metrics import paired
 from fedcohort.papers.study import Claim, Place, Value
@@ -19,6 +22,7 @@ from fedcohort.papers.study import Claim, Place, Value
 HOLDS, FAILS, NOISE, UNDECIDED, UNKNOWN = "holds", "does not hold", "inside the noise", "undecided", "not measured"
 LEAST_SEEDS = 6  # the fewest pairs with which a two-sided test can reach 0.05
 ALPHA = 0.05
+Differences = NDArray[np.float64]  # by seed
 Values = Mapping[Place, Mapping[int, Value]]  # by place and seed; None: not reached
 
 
@@ -27,12 +31,21 @@ def judge(
 ) -> list[dict[str, Any]]:
     """What was found for every claim of a study, with a verdict in words."""
     found = [_measured(claim, values, better[claim.left[0]], published) for claim in claims]
-    tested = [row for row in found if row["p"] is not None]
-    for row, adjusted in zip(tested, paired.holm([row["p"] for row in tested]), strict=True):
-        row["adjusted"] = float(adjusted)
+    for family in (found[:1], found[1:]):
+        tested = [row for row in family if row["p"] is not None]
+        for row, adjusted in zip(tested, paired.holm([row["p"] for row in tested]), strict=True):
+            row["adjusted"] = float(adjusted)
+        for row in family:
+            row["needs"] = _seeds_for(len(family))
     for claim, row in zip(claims, found, strict=True):
-        row["verdict"] = _verdict(claim, row, better[claim.left[0]], len(tested))
+        row["main"] = row is found[0]
+        row["verdict"] = _verdict(claim, row, better[claim.left[0]])
     return found
+
+
+def _seeds_for(tests: int) -> int:
+    """The fewest seeds with which each of so many claims can be decided."""
+    return next(n for n in range(LEAST_SEEDS, 64) if paired.least_p(n) * tests <= ALPHA)
 
 
 def values_of(result: Mapping[str, Any]) -> Values:
@@ -58,7 +71,7 @@ def _measured(claim: Claim, values: Values, better: int, published: Mapping[Plac
         "seeds": len(by_seed),
         "wins": wins,
         "losses": losses,
-        "p": _p(better * d - claim.margin, wins, losses, complete=len(whole) == len(by_seed)) if by_seed else None,
+        "p": _p(_gains(claim, d, better), wins, losses, complete=len(whole) == len(by_seed)) if by_seed else None,
         "adjusted": None,
     }
 
@@ -81,22 +94,29 @@ def _sign(pairs: Sequence[tuple[Value, Value]], better: int, margin: float) -> i
     return int(np.sign(sum((a is not None) - (b is not None) for a, b in pairs)))
 
 
-def _p(gains: np.ndarray[Any, np.dtype[np.float64]], wins: int, losses: int, *, complete: bool) -> float:
+def _p(gains: Differences, wins: int, losses: int, *, complete: bool) -> float:
     return paired.wilcoxon(gains) if complete else paired.sign_test(wins, losses)
 
 
-def _verdict(claim: Claim, row: Mapping[str, Any], better: int, tests: int) -> str:
+def _gains(claim: Claim, d: Differences, better: int) -> Differences:
+    """By how much each seed speaks for the claim; of "within", the distance from the nearer end."""
+    if claim.within is None or not d.size:
+        return better * d - claim.margin
+    return claim.within - d if d.mean() >= 0 else claim.within + d
+
+
+def _verdict(claim: Claim, row: Mapping[str, Any], better: int) -> str:
     seeds, low, high = row["seeds"], row["low"], row["high"]
     if not seeds:
         return UNKNOWN
-    if seeds < LEAST_SEEDS:
-        return UNDECIDED
-    if claim.within is not None:
-        inside, outside = max(abs(low), abs(high)) <= claim.within, low > claim.within or high < -claim.within
-        return HOLDS if inside else FAILS if outside else NOISE
-    if paired.least_p(seeds) * tests > ALPHA and row["p"] == paired.least_p(seeds):
-        return UNDECIDED  # as clear as so many seeds can be, and not enough for so many claims
-    ends = (row["wins"] - row["losses"],) if low is None else tuple(better * end - claim.margin for end in (low, high))
+    if seeds < LEAST_SEEDS or (seeds < row["needs"] and row["p"] == paired.least_p(seeds)):
+        return UNDECIDED  # too few seeds, or as clear as so many can be, and not enough for so many claims
+    if low is None:
+        ends: tuple[float, ...] = (row["wins"] - row["losses"],)
+    elif claim.within is None:
+        ends = tuple(better * end - claim.margin for end in (low, high))
+    else:
+        ends = (claim.within - max(abs(low), abs(high)), claim.within - max(low, -high, 0.0))
     if row["adjusted"] >= ALPHA or min(ends) <= 0 <= max(ends):
         return NOISE
     return HOLDS if min(ends) > 0 else FAILS

@@ -68,12 +68,5 @@ STUDIES = (
             scale: (*told, "the target is 95 % of the baseline's terminal accuracy (the paper's: 98 to 99 %)")
             for scale, told in DEPARTURES.items()
         },
-        notes=(
-            "The paper's 265 rounds of Rexp3 in the Dirichlet environment contradict its speed-up of 0.9 beside them "
-            "and are left out.",
-            "FedACS is the fastest of all in two environments of three, as published. Rexp3 is slower than the "
-            "baseline in the uniform environment in 3 of 3 seeds: it restarts every so many rounds and has "
-            "little time to learn within 80.",
-        ),
     ),
 )

@@ -46,17 +46,5 @@ STUDIES = (
         claims,
         SEEDS,
         DEPARTURES,
-        notes=(
-            "Class heterogeneity: in the means of three seeds both algorithms are better with CA, with either score, "
-            "and by less than published; all accuracies are lower (30 % instead of 44 to 63 %), with 2,000 training "
-            "images and 30 rounds.",
-            "Client heterogeneity: CA costs FedPdp two to three points, in every seed; the paper finds no gain there "
-            "either (-0.5 and +0.6). In these runs CA keeps five of eight clients, small and large alike, and with "
-            "them 56 to 70 % of the samples. Suspected: the subset is chosen for the plain mean of logits, while "
-            "FedPdp weights models by size (5 to 282 samples), so that what ensembles well is not what is averaged. "
-            "Tried beside this table, same seeds, with the plain mean of models (fedavg(form='uniform')) and Dirac "
-            "delta: CA then changes accuracy by -0.2, +1.8 and +1.8 points, so the weights do account for the loss; "
-            "classification loss was not tried.",
-        ),
     ),
 )

@@ -76,12 +76,5 @@ STUDIES = (
         claims,
         SEEDS,
         DEPARTURES,
-        notes=(
-            "Of 20 orderings 18 come out as published, 8 of them beyond the noise of three seeds. Under class "
-            "heterogeneity every FedCM beats FedAvg by 4 to 5 points; the published 21 to 24 belong to 100 rounds of a "
-            "network ten times larger, after which FedAvg has drifted much further.",
-            "The two that fail are FedCM-TS with the classification loss under client heterogeneity, where sizes "
-            "differ by an order of magnitude: see Table 3 for what CA does there to weights by size.",
-        ),
     ),
 )

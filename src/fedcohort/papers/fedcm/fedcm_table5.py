@@ -42,10 +42,5 @@ STUDIES = (
         claims,
         SEEDS,
         {**DEPARTURES, "laptop": (*DEPARTURES["laptop"], "the target is FedAvg's terminal accuracy, same seed")},
-        notes=(
-            "Everything reaches FedAvg's accuracy sooner than FedAvg, FedCM in about half the rounds. That FedCM is "
-            "faster than FedPdp under class heterogeneity does not show: both need 12 to 15 of 30 rounds, with an "
-            "evaluation every second one.",
-        ),
     ),
 )

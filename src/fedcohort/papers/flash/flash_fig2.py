@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from fedcohort.papers.flash import flash_setting as flash
@@ -12,7 +12,6 @@ from fedcohort.papers.study import PERFECT_ROW, Cell, Claim, Study, of_scale, qu
 ROWS = (*RIVALS, FLASH, CHOICE, LOSS, PERFECT_ROW)
 FULL_NOISE, FULL_SKEW = (5, 10, 15, 20, 25), (10, 20, 30, 40)
 PANELS = {CIFAR: ("a", "b"), FEMNIST: ("c", "d")}
-NOTES: Mapping[str, tuple[str, ...]] = {CIFAR: (), FEMNIST: ()}
 
 
 def levels(scale: str, data: str) -> tuple[Sequence[int], Sequence[int]]:
@@ -78,7 +77,6 @@ def _study(data: str, name: str) -> Study:
         partial(claims, data),
         SEEDS,
         {scale: (*told, *also.get(scale, ())) for scale, told in DEPARTURES.items()},
-        NOTES[data],
     )
 
 

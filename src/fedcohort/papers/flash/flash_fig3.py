@@ -23,7 +23,6 @@ from fedcohort.papers.study import (
 )
 
 GAIN = "FLASH - FedCor"
-NOTES: tuple[str, ...] = ()
 
 
 def levels(scale: str) -> tuple[Sequence[int], Sequence[int]]:
@@ -113,6 +112,5 @@ STUDIES = (
         claims,
         SEEDS,
         DEPARTURES,
-        NOTES,
     ),
 )

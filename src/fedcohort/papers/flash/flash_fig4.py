@@ -41,8 +41,6 @@ ELEMENTS = {
     "reward": "loss,val,duration",
 }
 FULL = "whole context"
-BANDIT_NOTES: tuple[str, ...] = ()
-CONTEXT_NOTES: tuple[str, ...] = ()
 
 
 def _reading(scale: str) -> str:
@@ -187,7 +185,6 @@ STUDIES = (
         bandit_claims,
         SEEDS,
         DEPARTURES,
-        BANDIT_NOTES,
     ),
     Study(
         "flash:fig4-context",
@@ -196,6 +193,5 @@ STUDIES = (
         context_claims,
         SEEDS,
         DEPARTURES,
-        CONTEXT_NOTES,
     ),
 )

@@ -16,7 +16,6 @@ PAIRS = {  # (alpha, beta) of the curves
 SPREAD = "spread over beta"
 BETAS = {CIFAR: (0.1, (4.0, 2.0, 1.0)), FEMNIST: (1.0, (8.0, 4.0, 2.0))}  # alpha, and the betas tried with it
 SMALL = 2.0  # points of accuracy that we call minimal
-NOTES: tuple[str, ...] = ()
 
 
 def row(alpha: float, beta: float) -> str:
@@ -82,6 +81,5 @@ STUDIES = (
             s: (*told, *FEMNIST_DEPARTURES.get(s, ()), *(("the setting is not stated: both",) * (s != "smoke")))
             for s, told in DEPARTURES.items()
         },
-        NOTES,
     ),
 )

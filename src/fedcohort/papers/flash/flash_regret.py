@@ -146,7 +146,7 @@ def stop_claims(scale: str) -> Sequence[Claim]:
     ]
 
 
-SEEDS = {"smoke": 1, "laptop": 8, "desk": 3, "paper": 3}
+SEEDS = {"smoke": 1, "laptop": 8, "desk": 6, "paper": 6}
 STUDIES = (
     Study(
         "flash:regret",

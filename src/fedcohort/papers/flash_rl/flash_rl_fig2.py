@@ -92,10 +92,5 @@ STUDIES = (
             "desk": DEPARTURES["desk"],
             "paper": DEPARTURES["paper"],
         },
-        (
-            "FLASH-RL reached the target in 1 of 9 runs, FAVOR in 4 of 9, FedAvg in all, which is so by the definition "
-            "of the target. It lies 0.5 to 1.8 % below FedAvg's best accuracy, and FLASH-RL's best is lower (see Table "
-            "I).",
-        ),
     ),
 )
