@@ -73,7 +73,7 @@ def test_the_page_of_a_paper_begins_with_its_verdict(tmp_path):
     text = paper_pages.paper_page("flash", [result(claims=claims)], ["flash:lambda", "fedcm:fig5"], tmp_path, "p.md")
     verdict, _, tables = text.partition("## All tables")
     assert "Of 1 main claims: hold 1; of all 4: hold 1, do not hold 1, undecided 1, not measured 1." in verdict
-    assert "* **holds**: it wins (`flash:table1-both`, laptop, 6 seeds)" in verdict
+    assert "* **holds**: it wins (`flash:table1-both`, laptop, +1.00, 6 seeds)" in verdict
     assert "* **does not hold**: it is fast" in verdict
     assert "FLASH - Random: **+2.00** points (`flash:table1-both`, laptop, FedAvg, 2 seeds)" in verdict
     assert "over Random: +5.00 points (2 seeds)" in verdict

@@ -15,6 +15,7 @@ from fedcohort.experiment.store import Store
 from fedcohort.papers import reproduce
 from fedcohort.papers import results_page as page
 from fedcohort.papers.study import (
+    PERFECT_ROW,
     SCALES,
     Cell,
     Study,
@@ -165,17 +166,19 @@ def test_a_number_is_unknown_while_the_run_it_is_measured_against_is_missing(tmp
 def test_runs_of_the_main_claim_come_first_and_can_be_asked_for_alone():
     def cells(scale):
         del scale
-        return [Cell(who, "x", {**RUN, "selector": who}, quantity("final")) for who in ("afl", "oort", "uniform")]
+        named = {who: who for who in ("afl", "oort", "uniform")} | {PERFECT_ROW: "ucb1"}
+        return [Cell(row, "x", {**RUN, "selector": who}, quantity("final")) for row, who in named.items()]
 
     claims = [beats("main", ("uniform", "x"), ("oort", "x")), beats("other", ("afl", "x"), ("oort", "x"))]
     work = reproduce.plan(Study("t:t", "T", cells, lambda _: claims, SEEDS), "smoke", 7)
     runs = work.runs()
-    assert len(runs) == 21
+    assert len(runs) == 28
     assert {run.selector for run in runs[:14]} == {"oort", "uniform"}
-    assert [run.seed for run in runs[14:]] == list(range(7))
+    assert [(run.selector, run.seed) for run in runs[14:21]] == [("ucb1", seed) for seed in range(7)]
+    assert {run.selector for run in runs[21:]} == {"afl"}
     main = work.runs(main=True)
-    assert {run.selector for run in main} == {"oort", "uniform"}
-    assert sorted(run.seed for run in main) == sorted([*range(6)] * 2)  # six seeds decide
+    assert {run.selector for run in main} == {"oort", "uniform", "ucb1"}
+    assert sorted(run.seed for run in main) == sorted([*range(6)] * 3)  # six seeds decide
 
 
 def test_until_takes_its_target_from_another_run():

@@ -32,7 +32,7 @@ def reproduce_command(
     store: StoreFolder = ROOT,
     out: Annotated[Path, typer.Option(help="Folder that holds the results.")] = reproduce.RESULTS,
     workers: Workers = 0,
-    main: Annotated[bool, typer.Option("--main", help="Only the runs that a verdict on the main claim needs.")] = False,
+    main: Annotated[bool, typer.Option("--main", help="Only what a verdict on the main claim needs.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the result in --out without running anything.")] = False,
     no_run: Annotated[bool, typer.Option("--no-run", help="Measure what is there, without running anything.")] = False,
     page: Annotated[

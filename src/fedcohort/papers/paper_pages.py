@@ -19,7 +19,7 @@ from fedcohort.papers.paper_evidence import (
 )
 from fedcohort.papers.paper_summaries import REMARKS, SUMMARIES, PaperSummary
 from fedcohort.papers.results_page import told as table_of
-from fedcohort.papers.verdicts import FAILS, HOLDS, LEAST_SEEDS
+from fedcohort.papers.verdicts import FAILS, HOLDS, LEAST_SEEDS, NOISE
 
 Result = Mapping[str, Any]
 INTRO = """# The papers' tables, reproduced
@@ -160,13 +160,15 @@ def _verdict(about: PaperSummary, results: Sequence[Result]) -> list[str]:
 
 
 def _decided(results: Sequence[Result]) -> list[str]:
-    """The claims that hold and those that do not."""
-    return [
-        f"* **{claim['verdict']}**: {claim['words']} (`{result['study']}`, {result['scale']}, {claim['seeds']} seeds)"
-        for result in results
-        for claim in result["claims"]
-        if claim["verdict"] in (HOLDS, FAILS)
-    ]
+    """The main claims that were tested, and what else is decided."""
+    lines = []
+    for result in results:
+        for claim in result["claims"]:
+            if claim["verdict"] in (HOLDS, FAILS) or (claim["main"] and claim["verdict"] == NOISE):
+                by = "" if claim["difference"] is None else f", {claim['difference']:+.2f}"
+                where = f"`{result['study']}`, {result['scale']}{by}, {claim['seeds']} seeds"
+                lines.append(f"* **{claim['verdict']}**: {claim['words']} ({where})")
+    return lines
 
 
 def _overview(about: PaperSummary, results: Sequence[Result]) -> list[str]:

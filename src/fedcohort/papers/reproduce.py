@@ -28,7 +28,7 @@ from fedcohort.experiment.runner import Event, OnEvent
 from fedcohort.experiment.runs import versions
 from fedcohort.experiment.store import Store
 from fedcohort.experiment.sweep import run_all
-from fedcohort.papers.study import SCALES, Cell, Place, Study, Value
+from fedcohort.papers.study import PERFECT_ROW, SCALES, Cell, Place, Study, Value
 from fedcohort.papers.verdicts import LEAST_SEEDS, judge, values_of
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
 from fedcohort.storage.snapshots import write_durably
@@ -56,13 +56,23 @@ class StudyWork:
     earlier: dict[str, Any] = field(default_factory=dict)  # a result that was written down before
 
     def runs(self, main: bool = False) -> list[RunConfig]:
-        """Every different run, those of the main claim first, then seed by seed; with `main` what it needs, no more."""
-        claims = self.study.claims(self.scale)
-        first = {*claims[0].left, *claims[0].right} if claims else set()
-        ordered = sorted(self.configs.items(), key=lambda item: (item[0][0] not in first, item[0][1]))
+        """Every different run: those of the main claim, a perfect choice beside it, then the others, seed by seed.
+
+        With `main` no others, and as many seeds as a verdict needs.
+        """
+        claims = self.study.claims(self.scale)[:1]
+        first = {place for claim in claims for place in (*claim.left, *claim.right)}
+        beside = {cell.place for cell in self.cells if PERFECT_ROW in cell.place and _meets(cell.place, first)}
+        rank = {at: 0 if at[0] in first else 1 if at[0] in beside else 2 for at in self.configs}
+        ordered = sorted(self.configs, key=lambda at: (rank[at], at[1]))
         if main:
-            ordered = [item for item in ordered if item[0][0] in first and item[0][1] in self.seeds[:LEAST_SEEDS]]
-        return list({config.digest(): config for _, config in ordered}.values())
+            ordered = [at for at in ordered if rank[at] < 2 and at[1] in self.seeds[:LEAST_SEEDS]]
+        return list({self.configs[at].digest(): self.configs[at] for at in ordered}.values())
+
+
+def _meets(place: Place, others: set[Place]) -> bool:
+    """Whether one of the others has the same row or column."""
+    return any(place[0] == row or place[1] == column for row, column in others)
 
 
 def plan(study: Study, scale: str, seeds: int | None = None, earlier: Path | None = None) -> StudyWork:

@@ -100,7 +100,7 @@ class Study:
     id: str  # "flash:table1-noise"
     title: str
     cells: Callable[[str], Sequence[Cell]]  # of a scale
-    claims: Callable[[str], Sequence[Claim]]
+    claims: Callable[[str], Sequence[Claim]]  # the first is the main one: see `verdicts`
     seeds: Mapping[str, int]  # scale -> how many
     departures: Mapping[str, Sequence[str]] = field(default_factory=dict)  # scale -> how it differs from the paper
     average: str = ""  # the heading of a column with the mean of each row, where the paper has one
