@@ -89,6 +89,10 @@ def claims(block: str, scale: str) -> Sequence[Claim]:
     found.append(row_beats("not in the paper: with FLASH's loss its choice beats Random (FedAvg)", FLASH, LOSS, one))
     found.append(row_beats("not in the paper: FLASH beats its reading by own loss (FedAvg)", FLASH, OWN_LOSS, one))
     found.append(row_beats("not in the paper: a perfect choice beats Random (FedAvg)", PERFECT_ROW, RANDOM, one))
+    found.append(row_beats("not in the paper: Random gains by FLASH's loss (FedAvg)", LOSS, RANDOM, one))
+    if UNTIMED in rows(scale):
+        words = "not in the paper: without the duration in its reward FLASH beats {} (FedAvg)"
+        found += [row_beats(words.format(row), UNTIMED, row, one) for row in (RANDOM, LOSS)]
     return found
 
 
