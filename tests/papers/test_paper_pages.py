@@ -48,7 +48,8 @@ def test_every_paper_has_its_words_and_every_word_a_study_and_rows():
     for told in SUMMARIES.values():
         for rows in told.comparisons:
             both = [known[rows.study].cells(scale) for scale in ("laptop", "desk")]
-            cells = next(cells for cells in both if {rows.left, rows.right} <= {c.row for c in cells})
+            wanted = {rows.left, rows.right, *rows.columns}
+            cells = next(cells for cells in both if wanted <= {name for c in cells for name in c.place})
             places = {c.place for c in cells}
             columns = rows.columns or [c for row, c in places if row == rows.left and (rows.right, c) in places]
             used = [c for c in cells if c.row in (rows.left, rows.right) and c.column in columns]

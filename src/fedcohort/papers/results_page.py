@@ -58,19 +58,21 @@ def _table(result: Mapping[str, Any]) -> list[str]:
     rows, columns = rows_and_columns(result["cells"])
     at = {(c["row"], c["column"]): c for c in result["cells"]}
     most = max((len(c["values"]) for c in result["cells"]), default=0)
-    heads = [*columns, *([result["average"]] if result["average"] else [])]
+    averages = [_average([at[row, c] for c in columns if (row, c) in at]) if result["average"] else "-" for row in rows]
+    shown = any(text != "-" for text in averages)
+    heads = [*columns, *([result["average"]] if shown else [])]
     lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
-    for row in rows:
+    for row, average in zip(rows, averages, strict=True):
         cells = [at.get((row, c)) for c in columns]
         texts = ["" if c is None else cell_text(c, most) for c in cells]
-        if result["average"]:
-            texts.append(_average([c for c in cells if c is not None]))
+        if shown:
+            texts.append(average)
         lines.append(f"| {row} | " + " | ".join(texts) + " |")
     return lines
 
 
 def _average(cells: Sequence[Mapping[str, Any]]) -> str:
-    if len(cells) < 2 or any(c["mean"] is None for c in cells):
+    if len(cells) < 2 or any(c["mean"] is None or c["quantity"] != cells[0]["quantity"] for c in cells):
         return "-"
     ours = f"**{sum(c['mean'] for c in cells) / len(cells):.{cells[0]['digits']}f}**"
     if any(c["published"] is None for c in cells):
