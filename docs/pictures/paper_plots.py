@@ -14,6 +14,8 @@ from typing import Any
 
 from svg_sheet import Sheet, ticks
 
+from fedcohort.papers.paper_evidence import seeds_text
+
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "pictures" / "papers"
 SCALES = ("laptop", "desk", "paper")
@@ -69,9 +71,9 @@ def _draw(result: Mapping[str, Any], rows: list[str], columns: list[str], at: Ma
 
 
 def _key(sheet: Sheet, result: Mapping[str, Any]) -> None:
-    seeds = len(result["seeds"])
+    counts = [len(cell["values"]) for cell in result["cells"] if cell["values"]]
     sheet.circle(18, 36, 4, "s0")
-    ours = f"ours, mean of {seeds} seeds and their spread" if seeds > 1 else "ours, one seed"
+    ours = f"ours, mean of {seeds_text(counts)} and their spread" if max(counts) > 1 else "ours, one seed"
     sheet.text(28, 40, ours, colour="pale")
     if any(cell["published"] is not None for cell in result["cells"]):
         sheet.path(_diamond(288, 36), "s1")
