@@ -6,10 +6,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import real_data
 from fedcohort import papers
 from fedcohort.experiment.config import from_mapping
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, record
-from fedcohort.experiment.runs import build
+from fedcohort.experiment.runs import build, build_world_for
 from fedcohort.experiment.store import Store
 from fedcohort.papers import reproduce
 from fedcohort.papers.fedacs import fedacs_fig2, fedacs_fig4, fedacs_fig8, fedacs_fig9, fedacs_fig10, fedacs_poisoners
@@ -192,3 +193,14 @@ def test_poisoners_are_met_by_hand():
     assert world.faults.label_flipped == 0.2
     text = fedacs_poisoners.poisoned("laptop", fedacs_poisoners.UNBANNED)["selector"]
     assert make_selector(text).blacklist == 0
+
+
+@pytest.mark.parametrize("scale", ["laptop", "desk"])
+def test_there_are_images_enough_to_deal_each_of_them_once(scale, monkeypatch):
+    """Fig. 5 with all clients: nobody has an image that another one has."""
+    monkeypatch.setenv("FEDCOHORT_DATA", str(real_data.need("cifar10")))
+    keys = fedacs_fig2.with_share(scale, 1.0)
+    world = build_world_for(make_world_spec(keys["world"]), make_task_spec(keys["task"]), seed=0)
+    dealt = world.train.index
+    assert world.population == 200
+    assert np.unique(dealt).size == dealt.size == 200 * {"laptop": 100, "desk": 220}[scale]
