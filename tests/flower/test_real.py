@@ -28,7 +28,8 @@ LIMIT = 540  # seconds
 
 def drill(tmp_path, *arguments):
     out = tmp_path / "figures.json"
-    command = [sys.executable, str(ROOT / "benchmarks" / "flower_drill.py"), "--json", str(out), *arguments]
+    program = str(ROOT / "benchmarks" / "flower_drill.py")  # patience: a step that hangs is named
+    command = [sys.executable, program, "--json", str(out), "--patience", "240", *arguments]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         said = child.communicate(timeout=LIMIT - 60)[0]
