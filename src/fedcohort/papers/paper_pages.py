@@ -17,7 +17,7 @@ from fedcohort.papers.paper_evidence import (
     seeds_text,
     span,
 )
-from fedcohort.papers.paper_summaries import REMARKS, SUMMARIES, PaperSummary
+from fedcohort.papers.paper_summaries import SUMMARIES, PaperSummary
 from fedcohort.papers.results_page import told as table_of
 from fedcohort.papers.verdicts import FAILS, HOLDS, LEAST_SEEDS, NOISE
 
@@ -185,8 +185,6 @@ def _overview(about: PaperSummary, results: Sequence[Result]) -> list[str]:
 def _section(about: PaperSummary, result: Result, above: Sequence[Result], pictures: Path | None) -> list[str]:
     """One table with its picture, its claims and its departures from the paper."""
     lines = [f"## {_heading(about, result)}", "", *table_of(result, _picture(result, pictures)), ""]
-    if result["study"] in REMARKS:
-        lines += [REMARKS[result["study"]], ""]
     return [*lines, *_departures(about, result, above)]
 
 

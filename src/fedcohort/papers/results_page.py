@@ -17,13 +17,11 @@ def markdown(result: Mapping[str, Any]) -> str:
     lines = [f"## {result['title']}", *told(result), ""]
     if result["departures"]:
         lines += ["Departures from the paper: " + "; ".join(result["departures"]) + ".", ""]
-    if result["study"] in REMARKS:
-        lines += [REMARKS[result["study"]], ""]
     return "\n".join(lines)
 
 
 def told(result: Mapping[str, Any], picture: str = "") -> list[str]:
-    """The command, table, picture (its Markdown) and claims of a result."""
+    """The command, table, picture (its Markdown) and claims of a result, and what has to be known to read it."""
     made = f"scale `{result['scale']}`, {seeds_text(seeds_of(result))}, made {result['made']}"
     if is_half_done(result):
         made += f"; **half done: {result['done']} of {result['wanted']} runs**, the same command continues"
@@ -31,7 +29,7 @@ def told(result: Mapping[str, Any], picture: str = "") -> list[str]:
     lines += [*_table(result), "", *([picture, ""] if picture else []), *_claims(result["claims"])]
     if result["failed"]:
         lines += ["", "Failed runs:", ""] + [f"* `{name}`: {why}" for name, why in result["failed"].items()]
-    return lines
+    return [*lines, "", REMARKS[result["study"]]] if result["study"] in REMARKS else lines
 
 
 def cell_text(cell: Mapping[str, Any], most: int = 0) -> str:

@@ -15,6 +15,7 @@ from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.experiment.perfect_choice import PERFECT
 
 SCALES = ("smoke", "laptop", "desk", "paper")
+SEEDS = {"smoke": 1, "laptop": 6, "desk": 6, "paper": 6}  # by scale: as many as a verdict on the main claim needs
 PERFECT_ROW = "perfect choice"  # the row of a selector that knows the truth
 Place = tuple[str, str]  # row, column
 Lookup = Callable[[Place], RunRecord]  # the run of another cell, same seed

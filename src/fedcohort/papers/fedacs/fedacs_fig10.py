@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.fedacs import fedacs_table2
-from fedcohort.papers.fedacs.fedacs_setting import ACS, DEPARTURES, ROUNDS, SEEDS, STOP, UNIFORM, reading, run
+from fedcohort.papers.fedacs.fedacs_setting import ACS, DEPARTURES, ROUNDS, STOP, UNIFORM, reading, run
 from fedcohort.papers.published import published
-from fedcohort.papers.study import Cell, Claim, Study, beats, quantity
+from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats, quantity
 
 ALWAYS, EARLY = "FedACS", "FedACS, early stop"
 ACCURACY, TRAFFIC = "terminal accuracy", "traffic on top"

@@ -14,13 +14,12 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     DIRICHLET,
     IID,
     PARETO,
-    SEEDS,
     UNIFORM,
     WORLDS,
     run,
 )
 from fedcohort.papers.published import published
-from fedcohort.papers.study import Cell, Claim, Lookup, Quantity, Study, Value, beats, of_scale, quantity
+from fedcohort.papers.study import SEEDS, Cell, Claim, Lookup, Quantity, Study, Value, beats, of_scale, quantity
 
 ENVIRONMENTS = (UNIFORM, PARETO, DIRICHLET)
 TERMINAL, LOST = "terminal accuracy", "lost against IID"

@@ -13,7 +13,6 @@ from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.fedacs.fedacs_setting import (
     ACS,
     DEPARTURES,
-    SEEDS,
     UNIFORM,
     alphas,
     reading,
@@ -21,7 +20,7 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     run,
     windows,
 )
-from fedcohort.papers.study import Cell, Claim, Study, row_beats
+from fedcohort.papers.study import SEEDS, Cell, Claim, Study, row_beats
 
 CENTRES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 HALF = 0.1  # a group is everybody whose alpha is this near

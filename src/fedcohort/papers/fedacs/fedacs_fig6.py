@@ -14,14 +14,13 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     OORT,
     REXP3,
     RIVALS,
-    SEEDS,
     UNIFORM,
     improvement,
     run,
 )
 from fedcohort.papers.fedacs.fedacs_table2 import IMPROVEMENT, gained
 from fedcohort.papers.published import published
-from fedcohort.papers.study import Cell, Claim, Study, beats, quantity
+from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats, quantity
 
 GAINED = published("fedacs", "fig6")[FEW]
 

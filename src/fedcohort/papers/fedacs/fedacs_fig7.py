@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcohort.papers.fedacs.fedacs_setting import ACS, BASE, DEPARTURES, SEEDS, UNIFORM, run
+from fedcohort.papers.fedacs.fedacs_setting import ACS, BASE, DEPARTURES, UNIFORM, run
 from fedcohort.papers.fedacs.fedacs_table2 import ACCURACY
-from fedcohort.papers.study import Cell, Claim, Study, beats, quantity
+from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats, quantity
 
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 BEST, ROW, RANDOM = 0.4, "terminal accuracy", "random"

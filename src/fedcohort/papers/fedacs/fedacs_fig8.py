@@ -11,7 +11,6 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     ACS,
     BASE,
     DEPARTURES,
-    SEEDS,
     UNIFORM,
     alphas,
     reading,
@@ -19,7 +18,7 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     run,
     windows,
 )
-from fedcohort.papers.study import Cell, Claim, Study, beats
+from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats
 
 ALPHA, REWARD = "mean alpha", "mean R"
 SHARES = {ACS: 0.4, BASE: 1.0}  # a pool of everybody is the baseline, with insights

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
-from fedcohort.papers.fedacs.fedacs_setting import ACS, CLIENTS, DEPARTURES, SEEDS, UNIFORM, alphas, reading, run
-from fedcohort.papers.study import Cell, Claim, Study, beats
+from fedcohort.papers.fedacs.fedacs_setting import ACS, CLIENTS, DEPARTURES, UNIFORM, alphas, reading, run
+from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats
 
 SHARES = (0.4, 0.2)
 GROUPS = 5  # fifths of the clients: 40 each of 200

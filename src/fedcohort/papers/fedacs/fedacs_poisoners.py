@@ -13,9 +13,9 @@ import numpy as np
 
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.fedacs.fedacs_fig10 import TRAFFIC, overhead
-from fedcohort.papers.fedacs.fedacs_setting import ACS, BASE, DEPARTURES, OORT, SEEDS, UNIFORM, alphas, reading, run
+from fedcohort.papers.fedacs.fedacs_setting import ACS, BASE, DEPARTURES, OORT, UNIFORM, alphas, reading, run
 from fedcohort.papers.published import published
-from fedcohort.papers.study import Cell, Claim, Study, beats, quantity
+from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats, quantity
 from fedcohort.worlds.faults import HONEST
 
 POISONED = 0.2  # share of the clients

@@ -28,7 +28,6 @@ WORLDS = {
 }
 IID, BASE, ACS, REXP3, CMFL, OORT = "IID", "baseline", "FedACS", "Rexp3", "CMFL", "Oort"
 RIVALS = (BASE, ACS, REXP3, CMFL, OORT)
-SEEDS = {"smoke": 1, "laptop": 6, "desk": 6, "paper": 6}
 ROUNDS = {"smoke": 10, "laptop": 80, "desk": 400, "paper": 1000}
 CLIENTS = {"smoke": 40, "laptop": 200, "desk": 200, "paper": 200}
 BAN = {"smoke": 3, "laptop": 8, "desk": 40, "paper": 100}  # times asked; a tenth of the rounds

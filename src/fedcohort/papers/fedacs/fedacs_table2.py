@@ -13,12 +13,11 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     OORT,
     REXP3,
     RIVALS,
-    SEEDS,
     improvement,
     run,
 )
 from fedcohort.papers.published import published
-from fedcohort.papers.study import PERFECT_ROW, Cell, Claim, Study, beats, quantity, row_beats
+from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Study, beats, quantity, row_beats
 
 ACCURACY, IMPROVEMENT = published("fedacs", "table2").values()  # by environment and method
 PAIRS = ((ACS, BASE), (IID, BASE), (REXP3, BASE), (OORT, BASE), (BASE, CMFL), (ACS, REXP3), (ACS, OORT))

@@ -13,11 +13,10 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     OORT,
     REXP3,
     RIVALS,
-    SEEDS,
     run,
 )
 from fedcohort.papers.published import published
-from fedcohort.papers.study import PERFECT_ROW, Cell, Claim, Lookup, Quantity, Study, beats, row_beats, until
+from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Lookup, Quantity, Study, beats, row_beats, until
 
 PUBLISHED = published("fedacs", "table3")  # by environment and method
 SHARE = 0.95  # of the baseline's terminal accuracy

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
-from fedcohort.papers.fedcm.fedcm_setting import AVG, CLASS, CLIENT, DEPARTURES, PDP, PROX, SEEDS, run
-from fedcohort.papers.study import Cell, Claim, Lookup, Quantity, Study, Value, beats, quantity, until
+from fedcohort.papers.fedcm.fedcm_setting import AVG, CLASS, CLIENT, DEPARTURES, PDP, PROX, run
+from fedcohort.papers.study import SEEDS, Cell, Claim, Lookup, Quantity, Study, Value, beats, quantity, until
 
 ALPHAS = (0.1, 5.0)
 EPOCHS = (1, 5)

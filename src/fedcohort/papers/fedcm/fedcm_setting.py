@@ -31,7 +31,6 @@ METHODS = {
 SELECTORS = {PROX: "proportional(replacement=True)", UCB: "fedcm-ucb", TS: "fedcm-ts", PERFECT_ROW: perfect("complete")}
 BANDITS = (UCB, TS)
 EXHAUSTIVE = 8  # clients up to which all subsets are tried at laptop scale
-SEEDS = {"smoke": 1, "laptop": 6, "desk": 6, "paper": 6}
 _CUTS = "unused=0.964, validation=0.01, recut=True, test=0.05"
 _LAPTOP = (
     "the PyTorch-tutorial CNN (62,006 parameters) instead of VGG-11",

@@ -10,13 +10,12 @@ from fedcohort.papers.fedcm.fedcm_setting import (
     EXHAUSTIVE,
     PDP,
     SCORES,
-    SEEDS,
     WORLDS,
     filtered,
     run,
 )
 from fedcohort.papers.published import published
-from fedcohort.papers.study import Cell, Claim, Study, beats, quantity, row_beats
+from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats, quantity, row_beats
 
 NON_IID, IID = "non-IID (alpha 0.1)", "IID (alpha 5)"
 MIXES = {NON_IID: WORLDS[CLASS], IID: "fedcm-class-0.1-v1(alpha=5.0, held_out=0.0)"}

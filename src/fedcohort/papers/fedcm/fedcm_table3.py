@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcohort.papers.fedcm.fedcm_setting import DEPARTURES, PDP, PROX, SCORES, SEEDS, WORLDS, filtered, row, run
+from fedcohort.papers.fedcm.fedcm_setting import DEPARTURES, PDP, PROX, SCORES, WORLDS, filtered, row, run
 from fedcohort.papers.published import published
-from fedcohort.papers.study import Cell, Claim, Study, beats, quantity
+from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats, quantity
 
 PUBLISHED = published("fedcm", "table4")  # by world, algorithm and filter; Table 4 repeats these numbers
 

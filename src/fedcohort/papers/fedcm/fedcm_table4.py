@@ -12,7 +12,6 @@ from fedcohort.papers.fedcm.fedcm_setting import (
     PDP,
     PROX,
     SCORES,
-    SEEDS,
     TS,
     UCB,
     WORLDS,
@@ -21,7 +20,7 @@ from fedcohort.papers.fedcm.fedcm_setting import (
     run,
 )
 from fedcohort.papers.published import published
-from fedcohort.papers.study import PERFECT_ROW, Cell, Claim, Quantity, Study, Value, beats, quantity
+from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Quantity, Study, Value, beats, quantity
 
 Numbers = Mapping[str, Mapping[str, Mapping[str, Value]]]  # by world, algorithm and filter
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
-from fedcohort.papers.fedcm.fedcm_setting import AVG, DEPARTURES, SEEDS, WORLDS, row
+from fedcohort.papers.fedcm.fedcm_setting import AVG, DEPARTURES, WORLDS, row
 from fedcohort.papers.fedcm.fedcm_table4 import Numbers, grid, rivals
 from fedcohort.papers.published import published
-from fedcohort.papers.study import Cell, Claim, Lookup, Quantity, Study, until
+from fedcohort.papers.study import SEEDS, Cell, Claim, Lookup, Quantity, Study, until
 
 PUBLISHED: Numbers = published("fedcm", "table5")
 

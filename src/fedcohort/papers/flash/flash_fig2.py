@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from fedcohort.papers.flash import flash_setting as flash
-from fedcohort.papers.flash.flash_setting import CHOICE, CIFAR, DEPARTURES, FEMNIST, FLASH, LOSS, RANDOM, RIVALS, SEEDS
-from fedcohort.papers.study import PERFECT_ROW, Cell, Claim, Study, of_scale, quantity, row_beats
+from fedcohort.papers.flash.flash_setting import CHOICE, CIFAR, DEPARTURES, FEMNIST, FLASH, LOSS, RANDOM, RIVALS
+from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Study, of_scale, quantity, row_beats
 
 ROWS = (*RIVALS, FLASH, CHOICE, LOSS, PERFECT_ROW)
 FULL_NOISE, FULL_SKEW = (5, 10, 15, 20, 25), (10, 20, 30, 40)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.papers.flash import flash_setting as flash
-from fedcohort.papers.flash.flash_setting import CIFAR, DEPARTURES, FEDCOR, FLASH, SEEDS
+from fedcohort.papers.flash.flash_setting import CIFAR, DEPARTURES, FEDCOR, FLASH
 from fedcohort.papers.published import published
 from fedcohort.papers.study import (
     PERFECT_ROW,
+    SEEDS,
     Cell,
     Claim,
     Lookup,

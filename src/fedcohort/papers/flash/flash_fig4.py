@@ -10,9 +10,10 @@ import numpy as np
 from fedcohort.core.rng import generator
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.papers.flash import flash_setting as flash
-from fedcohort.papers.flash.flash_setting import CIFAR, DEPARTURES, SEEDS
+from fedcohort.papers.flash.flash_setting import CIFAR, DEPARTURES
 from fedcohort.papers.study import (
     PERFECT_ROW,
+    SEEDS,
     Cell,
     Claim,
     Lookup,

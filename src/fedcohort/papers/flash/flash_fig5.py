@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.papers.flash import flash_setting as flash
-from fedcohort.papers.flash.flash_setting import CIFAR, DEPARTURES, FEMNIST, FEMNIST_DEPARTURES, FLASH, SEEDS
-from fedcohort.papers.study import Cell, Claim, Lookup, Place, Quantity, Study, Value, beats, quantity
+from fedcohort.papers.flash.flash_setting import CIFAR, DEPARTURES, FEMNIST, FEMNIST_DEPARTURES, FLASH
+from fedcohort.papers.study import SEEDS, Cell, Claim, Lookup, Place, Quantity, Study, Value, beats, quantity
 
 PAIRS = {  # (alpha, beta) of the curves
     CIFAR: ((0.1, 4.0), (0.5, 4.0), (1.0, 4.0), (0.1, 2.0), (0.1, 1.0), (1.0, 1.0)),

@@ -21,7 +21,6 @@ OWN_LOSS, FEDACS = "FLASH, reward by own loss", "FedACS"
 UNTIMED = "FLASH, reward without the duration"
 CIFAR, FEMNIST = "CIFAR-10", "FEMNIST"
 RIVALS = (RANDOM, "Oort", "PyramidFL", "Restless bandit", "Neural bandit", FEDCOR, "FEEL")
-SEEDS = {"smoke": 1, "laptop": 6, "desk": 6, "paper": 6}
 EVEN = 0.7  # share of the clients that a perfect choice draws from: those that are not skewed
 DESK_LR = {CIFAR: (0.0005, 0.001), FEMNIST: (0.001, 0.001)}  # cross-entropy and robust loss, see DEPARTURES
 ROBUST = {CIFAR: (0.1, 4.0), FEMNIST: (1.0, 8.0)}  # (alpha, beta) of the robust loss

@@ -18,11 +18,10 @@ from fedcohort.papers.flash.flash_setting import (
     OWN_LOSS,
     RANDOM,
     RIVALS,
-    SEEDS,
     UNTIMED,
 )
 from fedcohort.papers.published import published
-from fedcohort.papers.study import PERFECT_ROW, Cell, Claim, Quantity, Study, of_scale, row_beats, until
+from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Quantity, Study, of_scale, row_beats, until
 
 COLUMNS = ("FedAvg", "FedProx", "FedBiO", "FedDF", "FedNova", "SCAFFOLD", "RHFL")
 ROWS = (*RIVALS, FLASH)

@@ -19,6 +19,7 @@ from fedcohort.papers.flash_rl.flash_rl_setting import FEDAVG, FLASHRL
 from fedcohort.papers.published import published
 from fedcohort.papers.study import (
     PERFECT_ROW,
+    SEEDS,
     Cell,
     Claim,
     Lookup,
@@ -43,7 +44,6 @@ DIGITS = {
 PUBLISHED = published("flash_rl", "fig3")  # rounds to the target
 WHOLE = 500  # rounds, as far as the authors' code goes
 SHARE = {VOLUNTEERS: 0.8, **{d: rounds[FEDAVG] / WHOLE for d, rounds in PUBLISHED.items()}}  # when FedAvg is there
-SEEDS = {"smoke": 1, "laptop": 6, "desk": 6, "paper": 6}
 
 
 @dataclass(frozen=True)

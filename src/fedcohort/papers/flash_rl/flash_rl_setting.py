@@ -30,7 +30,6 @@ SMALL = {CIFAR: 108_098, MNIST: 20_522}  # of those at scale laptop
 DIGITS = 2_410  # of the one at scale smoke
 TARGETS = {CIFAR: 0.55, MNIST: 0.99}  # FAVOR's Omega
 EXPLORE_ROUNDS = 500  # of the authors' code, over runs of 300 rounds
-SEEDS = {"smoke": 1, "laptop": 6, "desk": 6, "paper": 6}
 _SAMPLES = (
     "405 training samples per client on average, of 500: a tenth of the images is validation data at the server, a "
     "tenth of a client's is its own"

@@ -16,13 +16,12 @@ from fedcohort.papers.flash_rl.flash_rl_setting import (
     LABELS,
     MNIST,
     ROWS,
-    SEEDS,
     SHARDS,
     latency,
     run,
 )
 from fedcohort.papers.published import published
-from fedcohort.papers.study import PERFECT_ROW, Cell, Claim, Study, beats, quantity, row_beats
+from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Study, beats, quantity, row_beats
 
 ROUNDS = {
     (CIFAR, DIR8): 300,

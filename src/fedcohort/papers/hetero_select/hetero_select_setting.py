@@ -14,7 +14,6 @@ from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.study import Lookup, Quantity, Value, of_scale
 
 LAST = 10  # rounds behind "stable"
-SEEDS = {"smoke": 1, "laptop": 6, "desk": 6, "paper": 6}
 DEPARTURES = {
     "smoke": ("8 x 8 digits, a small perceptron, 6 rounds: it shows that everything runs, and nothing else",),
     "laptop": (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcohort.papers.hetero_select.hetero_select_setting import DEPARTURES, SEEDS, STABLE, hetero, run
+from fedcohort.papers.hetero_select.hetero_select_setting import DEPARTURES, STABLE, hetero, run
 from fedcohort.papers.published import published
-from fedcohort.papers.study import PERFECT_ROW, Cell, Claim, Study, beats, perfect, quantity, row_beats
+from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Study, beats, perfect, quantity, row_beats
 
 ADDITIVE, MULTIPLICATIVE, OORT = "HeteRo-Select, additive", "HeteRo-Select, multiplicative", "Oort"
 FULL, HALF = "FedProx, all clients", "FedProx, random half"
