@@ -45,6 +45,9 @@ def reproduce_command(
     WHAT is PAPER, PAPER:TABLE or all; omit it to list all. The same command continues a reproduction that was stopped.
     Datasets are read from $FEDCOHORT_DATA (see `fedcohort data list`).
     """
+    idle = "--show" if show else "--no-run" if no_run else ""
+    check(not (main and idle), f"--main with {idle}", f"it says what to run, and {idle} runs nothing", "leave one out")
+    check(not (seeds and show), f"--seeds {seeds} with --show", "a written result is shown whole", "leave one out")
     if what is None and page is None:
         _list(out)
     for study in papers.chosen(what) if what is not None else ():
