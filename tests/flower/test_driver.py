@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import signal
+import threading
 import time
 
 import numpy as np
@@ -586,3 +588,29 @@ def test_a_superlink_that_does_not_answer_ends_the_run(tmp_path):
     again = make(grid, state_dir=tmp_path)
     start(again, grid, rounds=1)
     assert again.history[-1]["ok"] == 3.0
+
+
+def test_a_signal_from_another_thread_is_heard_while_replies_are_pulled(tmp_path):
+    """Flower's own way to end a ServerApp whose SuperLink has died; the main thread waits for a lock meanwhile."""
+
+    class Dead(FakeGrid):
+        def pull_messages(self, message_ids):
+            if self.pushed and self.pushed[-1].metadata.message_type == "train":
+                threading.Timer(0.2, signal.raise_signal, (signal.SIGUSR1,)).start()
+                gone.wait()
+            return super().pull_messages(message_ids)
+
+    def end(number, frame):
+        raise SystemExit("the SuperLink has died")
+
+    gone, before = threading.Event(), signal.signal(signal.SIGUSR1, end)
+    later = threading.Timer(15.0, gone.set)
+    later.start()
+    try:
+        grid = Dead([FakeClient(str(i)) for i in range(3)])
+        with pytest.raises(SystemExit, match="has died"):
+            start(make(grid, state_dir=tmp_path, max_silence=30.0), grid)
+    finally:
+        later.cancel()
+        signal.signal(signal.SIGUSR1, before)
+    assert not gone.is_set()  # it was not the end of the wait that let the signal in

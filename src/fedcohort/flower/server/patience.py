@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 
 from fedcohort.errors import StoreError
 
+TICK = 1.0  # seconds
 REMEDY = "start the SuperLink with --database and the SuperNodes, then this app again with the same state_dir"
 
 
@@ -25,17 +27,23 @@ def nobody_left(seconds: float) -> StoreError:
 
 @contextlib.contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """A call to the SuperLink that ends after so many seconds; elsewhere than in the main thread it is not bounded."""
+    """A call to the SuperLink that ends after so many seconds; elsewhere than in the main thread it is not bounded.
+
+    It wakes up every second: Flower learns in another thread that the SuperLink has died, and tells the main one by a
+    signal that is not seen while that waits for a lock, as it does when Flower pulls replies.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def over(number: int, frame: FrameType | None) -> None:
         del number, frame
-        raise StoreError("SuperLink", f"it has not answered for {seconds:g} s", REMEDY)
+        if time.monotonic() >= until:
+            raise StoreError("SuperLink", f"it has not answered for {seconds:g} s", REMEDY)
 
+    until = time.monotonic() + seconds
     before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, TICK), TICK)
     try:
         yield
     finally:
