@@ -204,6 +204,7 @@ def test_check_sees_a_difference(small):
     changed = {**row, "scores": {**row["scores"], "anytime": row["scores"]["anytime"] + 0.001}}
     assert "anytime was" in differs(changed, row)
     assert differs({**changed, "versions": {}}, row) == ""  # other versions may round differently
+    assert differs({**changed, "versions": {**row["versions"], "cpu": "another"}}, row) == ""
     assert "it fails now: no" in differs(row, {"error": "no"})
 
 

@@ -177,4 +177,4 @@ def _timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., An
 
 
 def _versions() -> dict[str, str]:
-    return {k: v for k, v in versions().items() if k in ("fedcohort", "python", "numpy", "numba", "machine")}
+    return {k: v for k, v in versions().items() if k in ("fedcohort", "python", "numpy", "numba", "machine", "cpu")}

@@ -139,8 +139,8 @@ def check_cells(archive: Archive, count: int, *, tier: str = "quick", seed: int 
 def differs(old: Row, new: Row) -> str:
     """What two rows of the same cell disagree in; empty where they agree.
 
-    Rows of the same versions and machine must be equal; other versions of NumPy or Numba may round differently, and
-    training amplifies that, so there the accuracies may differ by a few points.
+    Rows of the same versions and processor must be equal; another processor or another NumPy or Numba may round
+    differently, and training amplifies that, so there the accuracies may differ by a few points.
     """
     if "scores" not in new:
         return f"it fails now: {new.get('error')}"

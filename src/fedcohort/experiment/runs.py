@@ -210,8 +210,11 @@ def configuration(journal: JournalReader) -> RunConfig:
 
 
 def versions() -> dict[str, str]:
-    """Versions of everything that can change a result."""
+    """Versions of everything that can change a result; the processor decides in which order numbers are summed up."""
+    from llvmlite.binding import get_host_cpu_name
+
     found = {"fedcohort": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    found["cpu"] = get_host_cpu_name()
     for name in _PACKAGES:
         try:
             found[name] = version(name)
