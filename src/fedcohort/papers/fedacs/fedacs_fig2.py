@@ -62,12 +62,10 @@ def skew_claims(scale: str) -> Sequence[Claim]:
 
 def with_share(scale: str, share: float) -> Mapping[str, Any]:
     """Even clients of a 200th of the images each, none dealt twice, but only this share of the clients is there."""
-    keys = dict(run(scale, UNIFORM, IID))
     samples = of_scale(scale, smoke=30, laptop=100, desk=220, paper=220)
     sizes = f"clients={round(share * CLIENTS[scale])}, samples={samples}, reuse=1.0, allocation='strict'"
-    keys["world"] = f"{WORLDS[UNIFORM]}({sizes}, law='fixed', alpha=0.0, held_out=0.0)"
-    keys["task"] = keys["task"].replace("unused=0.88", "unused=0.6")
-    return keys
+    world = f"{WORLDS[UNIFORM]}({sizes}, law='fixed', alpha=0.0, held_out=0.0)"
+    return {**run(scale, UNIFORM, IID, unused=0.6), "world": world}
 
 
 def _early(record: RunRecord, _: Lookup) -> Value:
