@@ -23,7 +23,7 @@ from fedcohort.papers.flash_rl.flash_rl_setting import (
     latency,
     selector,
 )
-from fedcohort.papers.study import SCALES, until
+from fedcohort.papers.study import SCALES, common_target, until
 from fedcohort.registry.lookup import make_selector
 from fedcohort.rounds.history import History
 
@@ -105,6 +105,34 @@ def test_a_target_of_f1():
     found = until(lambda s, o: 0.6, of="f1")
     assert found.compute(subject_of([1, 1, 1], [0, 0, 0], [0.2, 0.7, 0.9]), None) == 2
     assert found.compute(subject_of([1, 1, 1], [0, 0, 0], [0.2, 0.3, 0.4]), None) is None
+
+
+def with_f1(*f1):
+    return subject_of([1] * len(f1), [0] * len(f1), f1)
+
+
+def test_the_common_target_is_one_that_both_reach():
+    """Bests 0.8 and 0.6 of all rounds, 0.5 and 0.6 of the first half; nobody reaches what was not measured."""
+    runs = {("FedAvg", "x"): with_f1(0.2, 0.5, 0.4, 0.8), ("FLASH-RL", "x"): with_f1(0.1, 0.6, 0.3, 0.5)}
+    assert common_target(runs, of="f1")(None, runs.get) == 0.6
+    assert common_target(runs, 0.5, "f1")(None, runs.get) == pytest.approx(0.3)
+    assert common_target(runs, of="f1", within=0.5)(None, runs.get) == 0.5
+    assert common_target(runs, of="macro_f1")(None, runs.get) is None
+
+
+def test_the_target_of_fig_3_favours_nobody():
+    """Two runs that differ in noise only: each is as often first; against the best of one of them it would be rarer."""
+    rng = np.random.default_rng(5)
+    place = {row: (row, "volunteers, rounds") for row in ("FedAvg", "FLASH-RL")}
+    cells = {c.place: c.quantity for c in flashrl_fig3.cells(flashrl_fig3.MOBIFALL, "laptop")}
+    first = {"FedAvg": 0, "FLASH-RL": 0}
+    for _ in range(300):
+        level = 0.6 * (1 - np.exp(-np.arange(40) / 8))
+        runs = {at: with_f1(*(level + rng.normal(size=40) * 0.03)) for at in place.values()}
+        rounds = {row: cells[at].compute(runs[at], runs.get) for row, at in place.items()}
+        assert None not in rounds.values()
+        first[min(rounds, key=rounds.get)] += rounds["FedAvg"] != rounds["FLASH-RL"]
+    assert abs(first["FedAvg"] - first["FLASH-RL"]) < 3 * np.sqrt(300)
 
 
 def test_random_choice_takes_the_published_seconds(tmp_path):

@@ -6,11 +6,12 @@ here runs anything; `papers.reproduce` does. `fedcm_table3.py` is a good example
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedcohort.errors import UnknownName
+from fedcohort.experiment.metrics.run_metrics import best
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.experiment.perfect_choice import PERFECT
 
@@ -59,6 +60,26 @@ def until(
         return known.compute(RunRecord(record.config, record.history, record.clients, target=goal, target_metric=of))
 
     return Quantity(what, compute, -1, digits=0, missing=known.missing)
+
+
+def common_target(
+    places: Iterable[Place], share: float = 1.0, of: str = "accuracy", within: float = 1.0
+) -> Callable[[RunRecord, Lookup], Value]:
+    """A target that all of these runs reach: a share of the lowest of their best values, same seed.
+
+    With `within` their best in that part of their rounds counts. The best of one run alone would favour that run: it
+    reaches it by definition, and another that is as good reaches the highest point of its noise in half of the cases.
+    """
+    asked = tuple(places)
+
+    def target(record: RunRecord, others: Lookup) -> Value:
+        del record
+        curves = [others(place).history.column(of) for place in asked]
+        found = [best(curve[: max(int(within * curve.size), 1)]) for curve in curves]
+        known = [one.value for one in found if one is not None]
+        return share * min(known) if len(known) == len(asked) else None
+
+    return target
 
 
 @dataclass(frozen=True, slots=True)

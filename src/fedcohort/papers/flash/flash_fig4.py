@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedcohort.core.rng import generator
-from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
+from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.flash import flash_setting as flash
 from fedcohort.papers.flash.flash_setting import CIFAR, DEPARTURES
 from fedcohort.papers.study import (
@@ -21,6 +21,7 @@ from fedcohort.papers.study import (
     Study,
     Value,
     beats,
+    common_target,
     of_scale,
     quantity,
     row_beats,
@@ -54,19 +55,6 @@ def column(setting: str, what: str) -> str:
     return f"{setting}: {what}"
 
 
-def lowest(setting: str) -> Callable[[RunRecord, Lookup], Value]:
-    """A target that all three bandits reach: the lowest of their best accuracies with the same seed."""
-    best = metric("best").compute
-
-    def target(record: RunRecord, others: Lookup) -> Value:
-        del record
-        found = [best(others((bandit, column(setting, ACCURACY)))) for bandit in BANDITS]
-        known = [value for value in found if value is not None]
-        return min(known) if len(known) == len(found) else None
-
-    return target
-
-
 def thinking(record: RunRecord, others: Lookup) -> Value:
     """Milliseconds of processor time a round that the run's selector takes, among 50 clients that report at random."""
     del others
@@ -98,7 +86,7 @@ def bandit_cells(scale: str) -> Sequence[Cell]:
                 continue
             measured = {
                 ACCURACY: quantity("best"),
-                REACHED: until(lowest(setting), "time_to_target"),
+                REACHED: until(common_target((b, column(setting, ACCURACY)) for b in BANDITS), "time_to_target"),
                 WHOLE: quantity("seconds", digits=0),
                 THINKING: Quantity("milliseconds a round", thinking, -1, digits=2),
             }

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcohort.experiment.metrics import run_metrics as metrics
-from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.flash_rl.flash_rl_setting import (
     CIFAR,
     DEPARTURES,
@@ -19,7 +17,7 @@ from fedcohort.papers.flash_rl.flash_rl_setting import (
 )
 from fedcohort.papers.flash_rl.flash_rl_table1 import PUBLISHED, ROUNDS
 from fedcohort.papers.published import published
-from fedcohort.papers.study import SEEDS, Cell, Claim, Lookup, Study, Value, beats, until
+from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats, common_target, until
 
 TARGETS = {DIR8: 0.52, DIR5: 0.505, SHARDS: 0.47}
 FEWER = published("flash_rl", "fig2")  # per cent of rounds that FLASH-RL saves
@@ -42,17 +40,12 @@ def share(division: str) -> float:
 
 def cells(scale: str) -> Sequence[Cell]:
     """Three rows, two columns per division. The paper's bars carry no numbers."""
+    own = scale in ("desk", "paper")
     found = []
     for name in ROWS:
-        for division in TARGETS:
-            base = (FEDAVG, rounds_to(division))
-
-            def goal(_: RunRecord, others: Lookup, d: str = division, at: tuple[str, str] = base) -> Value:
-                if scale in ("desk", "paper"):
-                    return TARGETS[d]
-                best = metrics.best(others(at).history.accuracy)
-                return None if best is None else share(d) * best.value
-
+        for division, printed in TARGETS.items():
+            places = ((row, rounds_to(division)) for row in (FEDAVG, FLASHRL))
+            goal = (lambda *_, p=printed: p) if own else common_target(places, share(division))
             keys = run(scale, CIFAR, division, name, ROUNDS[CIFAR, division])
             found.append(Cell(name, rounds_to(division), keys, until(goal)))
             found.append(Cell(name, seconds_to(division), keys, until(goal, "time_to_target")))
@@ -75,8 +68,8 @@ def claims(scale: str) -> Sequence[Claim]:
 
 
 _TARGET = (
-    "the target is the paper's as a share of FedAvg's best accuracy in Table I (99.5, 99.0, 98.2 %), taken of our "
-    "FedAvg with the same seed; the paper's own targets are 52, 50.5 and 47 %"
+    "the target is the paper's as a share of FedAvg's best accuracy in Table I (99.5, 99.0, 98.2 %), taken of the "
+    "lower best of our FedAvg and FLASH-RL with the same seed; the paper's own targets are 52, 50.5 and 47 %"
 )
 STUDIES = (
     Study(

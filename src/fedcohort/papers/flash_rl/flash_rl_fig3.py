@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from fedcohort.experiment.metrics import run_metrics as metrics
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.flash_rl.flash_rl_setting import FEDAVG, FLASHRL
 from fedcohort.papers.published import published
@@ -27,6 +26,7 @@ from fedcohort.papers.study import (
     Study,
     Value,
     beats,
+    common_target,
     of_scale,
     perfect,
     quantity,
@@ -89,11 +89,10 @@ def column(division: str, what: str) -> str:
     return f"{division}, {what}"
 
 
-def goal(f1: str, division: str, _: RunRecord, others: Lookup) -> Value:
-    """The best F1 of FedAvg, same seed, within the share of its rounds that the paper's FedAvg needed."""
-    curve = others((FEDAVG, column(division, "rounds"))).history.column(f1)
-    best = metrics.best(curve[: max(int(SHARE[division] * curve.size), 1)])
-    return None if best is None else best.value
+def goal(f1: str, division: str) -> Callable[[RunRecord, Lookup], Value]:
+    """An F1 that both reach within the share of the rounds that the paper's FedAvg needed, same seed."""
+    places = ((row, column(division, "rounds")) for row in (FEDAVG, FLASHRL))
+    return common_target(places, of=f1, within=SHARE[division])
 
 
 def _latency(record: RunRecord, _: Lookup) -> Value:
@@ -109,7 +108,7 @@ def cells(case: Case, scale: str) -> Sequence[Cell]:
         for division in case.divisions:
             keys = run(case, scale, division, row)
             printed = PUBLISHED.get(division, {}) if case is MOBIFALL else {}
-            rounds = until(partial(goal, f1, division), of=f1)
+            rounds = until(goal(f1, division), of=f1)
             time = Quantity("milliseconds of a round", _latency, better=-1, factor=1000.0)
             found += [
                 Cell(row, column(division, "F1 (%)"), keys, quantity(f1)),
@@ -142,8 +141,8 @@ def claims(case: Case, scale: str) -> Sequence[Claim]:
 
 
 _ALL = (
-    "the target is the best F1 of FedAvg, same seed, in the first 83 % (label-skew-8) or 80 % of its rounds: that is "
-    "where the paper's FedAvg reached 95 and 83 %",
+    "the target is the lower of the best F1s of FedAvg and FLASH-RL, same seed, in the first 83 % (label-skew-8) or "
+    "80 % of their rounds: that is where the paper's FedAvg reached 95 and 83 %",
     "FLASH-RL is rewarded by validation accuracy, not by F1",
 )
 _DIGITS = ("8 x 8 digits with 8 and 4 classes per client, 6 rounds: it shows that everything runs, and nothing else",)
