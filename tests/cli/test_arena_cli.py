@@ -54,6 +54,12 @@ def test_check_agrees_or_exits_with_one(small, tmp_path):
     made = run(app, ["arena", "check", "--cells", "1", "--archive", str(small.path)], catch_exceptions=False)
     assert made.exit_code == 0
     assert "the same" in made.output
+    elsewhere = Archive(tmp_path / "elsewhere.gz")
+    for row in small.rows:
+        elsewhere.add({**row, "versions": {**row["versions"], "cpu": "another"}})
+    made = run(app, ["arena", "check", "--cells", "1", "--archive", str(elsewhere.path)], catch_exceptions=False)
+    assert made.exit_code == 0
+    assert "close (other versions or another processor)" in made.output
     other = Archive(tmp_path / "other.gz")
     for row in small.rows:
         other.add({**row, "scores": {**row["scores"], "anytime": 0.1}})

@@ -149,7 +149,7 @@ def differs(old: Row, new: Row) -> str:
     for name in ("anytime", "final"):
         was, now = old["scores"][name], new["scores"][name]
         if abs(was - now) > limit:
-            return f"{name} was {was:.6g} and is {now:.6g}" + ("" if same else " (other versions, too)")
+            return f"{name} was {was:.6g} and is {now:.6g}" + ("" if same else " (other versions or processor)")
     return ""
 
 

@@ -101,7 +101,8 @@ def check_command(
     for old, new in check_cells(Archive(archive), cells, tier=tier, seed=seed):
         said = differs(old, new)
         bad += bool(said)
-        typer.echo(f"{old['selector']} on {old['problem']}, seed {old['seed']}: {said or 'the same'}")
+        alike = "the same" if old["versions"] == new["versions"] else "close (other versions or another processor)"
+        typer.echo(f"{old['selector']} on {old['problem']}, seed {old['seed']}: {said or alike}")
     if bad:
         typer.echo(f"{bad} of {cells} runs differ from the archive: its rows no longer describe this code")
         raise typer.Exit(1)
