@@ -20,6 +20,7 @@ from fedcohort.papers.study import (
     Cell,
     Study,
     beats,
+    common_target,
     of_scale,
     quantity,
     row_beats,
@@ -122,6 +123,26 @@ def test_a_result_is_written_after_every_run(tmp_path):
 
     reproduce.perform(reproduce.plan(study, "smoke", 1), Store(tmp_path / "runs"), heard, keep=tmp_path, workers=1)
     assert seen == [1, 2, 3, 4]
+
+
+def test_a_number_measured_against_a_later_run_is_there_when_that_run_is(tmp_path):
+    """The first run needs the second one's; the result is written after each of them."""
+    both = common_target((("uniform", "x"), ("round-robin", "x")))
+
+    def cells(scale):
+        del scale
+        return [Cell(name, "x", {**RUN, "selector": name}, until(both)) for name in ("uniform", "round-robin")]
+
+    study = Study("pair:x", "Pair", cells, lambda _: [beats("a", ("uniform", "x"), ("round-robin", "x"))], SEEDS, {})
+    work, seen = reproduce.plan(study, "smoke", 1), []
+
+    def heard(event):
+        if event.kind == "done":
+            seen.append([c["mean"] for c in reproduce.load(reproduce.file_of(study.id, "smoke", tmp_path))["cells"]])
+
+    found = reproduce.perform(work, Store(tmp_path / "runs"), heard, keep=tmp_path, workers=1)
+    assert seen[0] == [None, None]
+    assert None not in [c["mean"] for c in found["cells"]]
 
 
 def test_a_run_that_fails_leaves_its_cell_empty_and_the_rest_stands(tmp_path):

@@ -199,8 +199,8 @@ class _Values:
             if not self.finished(place, seed):
                 return self._earlier(place, seed)
             value = self._measure(self.by_place[place], seed)
-            if value is _UNKNOWN:  # the run it is measured against is known from before only, or not there
-                value = self._earlier(place, seed)
+            if value is _UNKNOWN:  # the run it is measured against is known from before only, or not there yet
+                return self._earlier(place, seed)
             self.found[place, seed] = value
         return self.found[place, seed]
 
