@@ -28,6 +28,7 @@ from fedcohort.papers.study import (
 )
 from fedcohort.papers.verdicts import UNKNOWN
 from fedcohort.rounds.history import History
+from fedcohort.storage.run_folder import RunFolder
 
 RUN = {"world": "mixed-v1(clients=8)", "task": "digits-softmax(epochs=1)", "rounds": 3, "cohort_size": 3}
 SEEDS = dict.fromkeys(SCALES, 2)
@@ -143,6 +144,9 @@ def test_a_number_measured_against_a_later_run_is_there_when_that_run_is(tmp_pat
     found = reproduce.perform(work, Store(tmp_path / "runs"), heard, keep=tmp_path, workers=1)
     assert seen[0] == [None, None]
     assert None not in [c["mean"] for c in found["cells"]]
+    store = Store(tmp_path / "runs")  # a run that still goes on has rounds, and no number is taken from them
+    RunFolder(store.folder(work.configs[("round-robin", "x"), 0])).metrics.unlink()
+    assert [c["mean"] for c in reproduce.result(work, store)["cells"]] == [None, None]
 
 
 def test_a_run_that_fails_leaves_its_cell_empty_and_the_rest_stands(tmp_path):

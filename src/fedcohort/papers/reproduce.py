@@ -167,8 +167,11 @@ class _Values:
             self.places.setdefault(digest, []).append(at)
 
     def record(self, place: Place, seed: int) -> RunRecord:
+        """What a finished run wrote down; one that still goes on counts as not there."""
         folder = self.folders[place, seed]
         if folder.name not in self.read:
+            if not self.finished(place, seed):
+                raise StoreError(f"{folder}", "this run is not finished", "give the same command again")
             self.read[folder.name] = record(folder)
         return self.read[folder.name]
 
