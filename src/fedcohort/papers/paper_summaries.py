@@ -61,9 +61,10 @@ SUMMARIES: dict[str, PaperSummary] = {
         "the same loss; its own loss costs that again, and on average over seven methods it is behind random choice: "
         "with skewed clients for what it loses under SCAFFOLD, with noise alone under each. At scale desk, where "
         "speeds stay with their clients, FLASH asks the fast ones: it is less accurate than random choice after as "
-        "many rounds, and mostly sooner at the accuracy that the paper prints for random choice. FLASH's loss gains "
-        "there with random choice; FLASH's choice, with or without the duration in its reward, does not add to it. A "
-        "choice that knows the labels gains less than the published gaps at both scales.",
+        "many rounds, and with skewed clients mostly sooner at the accuracy that the paper prints for random choice. "
+        "FLASH's loss gains there with random choice; FLASH's choice, with or without the duration in its reward, "
+        "does not add to it. A choice that knows the labels gains less than the published gaps at scale laptop, and "
+        "nothing at scale desk.",
         "FLASH's loss learns slowly with a small alpha, as the paper says itself, and runs of scale laptop are short. "
         "At scale desk speeds stay with their clients, and a reward per second keeps asking the fast ones, which a "
         "table of rounds does not pay. Labels are wrong at much the same rate everywhere (Beta(15, 85) has a "
