@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedcohort import __version__
 from fedcohort.core.columns import part
 from fedcohort.core.spec_string import file_of
+from fedcohort.engines.fused.processor import processor
 from fedcohort.engines.trained_model import TrainedModel, layout_from, plain_layout
 from fedcohort.errors import RunExists, RunWarning, StoreError
 from fedcohort.experiment.config import RunConfig, from_mapping
@@ -211,10 +212,8 @@ def configuration(journal: JournalReader) -> RunConfig:
 
 def versions() -> dict[str, str]:
     """Versions of everything that can change a result; the processor decides in which order numbers are summed up."""
-    from llvmlite.binding import get_host_cpu_name
-
     found = {"fedcohort": __version__, "python": platform.python_version(), "machine": platform.machine()}
-    found["cpu"] = get_host_cpu_name()
+    found["cpu"] = processor()
     for name in _PACKAGES:
         try:
             found[name] = version(name)

@@ -40,6 +40,7 @@ from numba.extending import intrinsic
 from fedcohort.engines.cache import cache_folder
 
 from .compile_process import Partner
+from .processor import processor
 
 _RELAXED = {"contract", "reassoc", "nsz", "arcp"}
 _OPTIONS: dict[str, Any] = {"fastmath": _RELAXED, "error_model": "numpy"}
@@ -59,7 +60,7 @@ def _kernel_folder() -> Path | None:
     machine = (
         numba.__version__,
         sys.version_info[:2],
-        llvm.get_host_cpu_name(),
+        processor(),
         llvm.get_host_cpu_features().flatten(),
     )
     digest = hashlib.sha256(repr((here, *machine)).encode())
