@@ -136,6 +136,11 @@ def check_cells(archive: Archive, count: int, *, tier: str = "quick", seed: int 
     return [(row, play(entry(row["selector"]), on[row["problem"]], row["seed"])) for row in chosen]
 
 
+def same_versions(old: Row, new: Row) -> bool:
+    """Whether two rows were made by the same versions on the same kind of processor."""
+    return bool(old.get("versions") == new.get("versions"))
+
+
 def differs(old: Row, new: Row) -> str:
     """What two rows of the same cell disagree in; empty where they agree.
 
@@ -144,7 +149,7 @@ def differs(old: Row, new: Row) -> str:
     """
     if "scores" not in new:
         return f"it fails now: {new.get('error')}"
-    same = old.get("versions") == new.get("versions")
+    same = same_versions(old, new)
     limit = EXACT if same else LOOSE
     for name in ("anytime", "final"):
         was, now = old["scores"][name], new["scores"][name]

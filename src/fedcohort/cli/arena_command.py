@@ -95,13 +95,13 @@ def check_command(
 ) -> None:
     """Run random cells again and compare them with the archive; exit code 1 where one differs."""
     from fedcohort.arena.archive import Archive
-    from fedcohort.arena.fill import check_cells, differs
+    from fedcohort.arena.fill import check_cells, differs, same_versions
 
     bad = 0
     for old, new in check_cells(Archive(archive), cells, tier=tier, seed=seed):
         said = differs(old, new)
         bad += bool(said)
-        alike = "the same" if old["versions"] == new["versions"] else "close (other versions or another processor)"
+        alike = "the same" if same_versions(old, new) else "close (other versions or another processor)"
         typer.echo(f"{old['selector']} on {old['problem']}, seed {old['seed']}: {said or alike}")
     if bad:
         typer.echo(f"{bad} of {cells} runs differ from the archive: its rows no longer describe this code")

@@ -38,12 +38,14 @@ def at_most(seconds: float) -> Iterator[None]:
 
     def over(number: int, frame: FrameType | None) -> None:
         del number, frame
-        if time.monotonic() >= until:
+        left = until - time.monotonic()
+        if left <= 0:
             raise StoreError("SuperLink", f"it has not answered for {seconds:g} s", REMEDY)
+        signal.setitimer(signal.ITIMER_REAL, min(left, TICK))
 
     until = time.monotonic() + seconds
     before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, min(seconds, TICK), TICK)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, TICK))
     try:
         yield
     finally:
