@@ -3,10 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_FLAGS ?=
-COVERAGE_FLAGS ?=
 TORTURE_FLAGS ?=
 
-.PHONY: demo docs pictures test test-memory test-deployment lint style types bench torture compat clean
+.PHONY: demo docs pictures test test-memory test-deployment coverage lint style types bench torture compat clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/fedcohort demo
@@ -17,10 +16,14 @@ test: style
 	$(MAKE) --no-print-directory -j 2 test-memory test-deployment types
 
 test-memory: $(VENV)/.test-ready
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not deployment" $(COVERAGE_FLAGS) $(TEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not deployment" $(TEST_FLAGS)
 
 test-deployment: $(VENV)/.test-ready
 	FEDCOHORT_DEPLOYMENT=1 $(BIN)/python -m pytest -m deployment tests/flower tests/experiment tests/engines $(TEST_FLAGS)
+
+# Which lines of src no test in memory runs.
+coverage: $(VENV)/.test-ready
+	$(MAKE) --no-print-directory test-memory TEST_FLAGS="--cov=fedcohort --cov-report=term-missing:skip-covered $(TEST_FLAGS)"
 
 lint: style types
 
