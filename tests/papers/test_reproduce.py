@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -274,11 +275,24 @@ def test_the_command_lists_shows_and_refuses(tmp_path):
     assert listed.exit_code == 0
     assert "fedcm:table3" in listed.output
     shown = runner.invoke(app, ["reproduce", "fedcm:table3", "--show", "--out", str(tmp_path)])
-    assert "there is no such result" in str(shown.exception)
+    assert "it holds no result of fedcm:table3; run" in str(shown.exception)
     (tmp_path / "fedcm-table3-smoke.json").write_text("[]")
+    shown = runner.invoke(app, ["reproduce", "fedcm:table3", "--scale", "Desk", "--show", "--out", str(tmp_path)])
+    assert "it holds no result of fedcm:table3 at scale desk; take smoke" in str(shown.exception)
     shown = runner.invoke(app, ["reproduce", "fedcm:table3", "--show", "--out", str(tmp_path)])
     assert "not the result of a reproduction" in str(shown.exception)
     paged = runner.invoke(app, ["reproduce", "--page", str(tmp_path / "p.md"), "--out", str(tmp_path)])
     assert "holds no results" in str(paged.exception)
+    scaled = runner.invoke(app, ["reproduce", "fedcm:table3", "--scale", "labtop", "--out", str(tmp_path)])
+    assert "did you mean laptop" in str(scaled.exception)
     bare = runner.invoke(app, ["reproduce", "--page", str(tmp_path / "papers"), "--out", str(tmp_path)])
     assert "it is a Markdown file" in str(bare.exception)
+
+
+def test_all_that_is_stored_is_shown_whatever_its_scale():
+    folder = str(Path(__file__).parents[2] / "results")
+    shown = CliRunner().invoke(app, ["reproduce", "FLASH:table1", "--show", "--out", folder])
+    assert shown.exit_code == 0
+    for world in ("noniid", "noise", "both"):
+        for scale in ("laptop", "desk"):
+            assert f"fedcohort reproduce flash:table1-{world} --scale {scale}" in shown.output

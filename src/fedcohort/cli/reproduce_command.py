@@ -13,21 +13,22 @@ from rich.table import Table
 from fedcohort import papers
 from fedcohort.cli.options import StoreFolder, Workers
 from fedcohort.cli.progress import watched
-from fedcohort.errors import StoreError, check
+from fedcohort.errors import StoreError, UnknownName, check
 from fedcohort.experiment.store import ROOT, Store
 from fedcohort.papers import reproduce
-from fedcohort.papers.study import Study
+from fedcohort.papers.study import SCALES, Study
 from fedcohort.storage.snapshots import write_durably
 
 
 def reproduce_command(
     what: Annotated[str | None, typer.Argument(help="PAPER, PAPER:TABLE or all; omit to list all.")] = None,
     scale: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="smoke (a minute), laptop (up to 90 minutes), desk (samples as in the papers; hours) or paper."
+            help="smoke (a minute), laptop (up to 90 minutes), desk (samples as in the papers; hours) or paper.",
+            show_default="smoke; with --show every one that is there",
         ),
-    ] = "smoke",
+    ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.", show_default="that of the scale")] = None,
     store: StoreFolder = ROOT,
     out: Annotated[Path, typer.Option(help="Folder that holds the results.")] = reproduce.RESULTS,
@@ -48,13 +49,33 @@ def reproduce_command(
     idle = "--show" if show else "--no-run" if no_run else ""
     check(not (main and idle), f"--main with {idle}", f"it says what to run, and {idle} runs nothing", "leave one out")
     check(not (seeds and show), f"--seeds {seeds} with --show", "a written result is shown whole", "leave one out")
+    at = scale.lower() if scale else None
+    if at not in (None, *SCALES):
+        raise UnknownName.among("scale", str(scale), SCALES)
     if what is None and page is None:
         _list(out)
-    for study in papers.chosen(what) if what is not None else ():
-        found = reproduce.load(reproduce.file_of(study.id, scale, out)) if show else None
-        _print(found if found is not None else _run(study, scale, seeds, Store(store), out, workers, main, no_run))
+    if what is not None and show:
+        for path in _stored(what, at, out):
+            _print(reproduce.load(path))
+    elif what is not None:
+        for study in papers.chosen(what):
+            _print(_run(study, at or SCALES[0], seeds, Store(store), out, workers, main, no_run))
     if page is not None:
         _page(out, page)
+
+
+def _stored(what: str, scale: str | None, out: Path) -> list[Path]:
+    """The results of these studies that are there, of one scale or of all."""
+    files = {at: [reproduce.file_of(s.id, at, out) for s in papers.chosen(what)] for at in SCALES}
+    there = {at: found for at, paths in files.items() if (found := [path for path in paths if path.exists()])}
+    if scale in there:
+        return there[scale]
+    if scale is None and there:
+        return [path for paths in there.values() for path in paths]
+    remedy = (
+        f"take {' or '.join(there)}" if there else "run `fedcohort reproduce` first, or name their folder with --out"
+    )
+    raise StoreError(f"{out}", f"it holds no result of {what}" + (f" at scale {scale}" if scale else ""), remedy)
 
 
 def _run(

@@ -30,7 +30,7 @@ and what a perfect choice would gain. Each has a page with a verdict on half a p
 ```
 fedcohort reproduce                                        # list: one line per table or figure, and stored results
 fedcohort reproduce fedcm:table3                           # smoke: digits, a minute; shows that everything runs
-fedcohort reproduce fedcm:table3 --scale laptop --show     # print the committed result, run nothing
+fedcohort reproduce fedcm:table3 --show                    # print the committed results, run nothing
 fedcohort reproduce flash:fig5 --scale laptop --main       # what decides the main claim; real data in $FEDCOHORT_DATA
 fedcohort reproduce flash:table1 --scale laptop            # all of it; the same command continues
 fedcohort reproduce --page docs/papers.md                  # write this page and those of the papers
