@@ -173,9 +173,9 @@ def test_early_stop_saves_the_traffic_of_the_rounds_after_it(tmp_path):
 
 
 def test_a_share_of_the_clients_has_that_share_of_the_samples():
-    """Fig. 5: 50 to 200 clients of 250 samples, none dealt twice."""
+    """Fig. 5: 50 to 200 clients, none of whose samples is dealt twice."""
     for share in fedacs_fig2.SHARES:
-        spec = make_world_spec(fedacs_fig2.with_share("laptop", share)["world"])
+        spec = make_world_spec(fedacs_fig2.dealt_once("laptop", share=share)["world"])
         assert (spec.clients, spec.allocation, spec.partition.alpha) == (round(200 * share), "strict", 0.0)
 
 
@@ -195,12 +195,18 @@ def test_poisoners_are_met_by_hand():
     assert make_selector(text).blacklist == 0
 
 
+@pytest.mark.parametrize("environment", [fedacs_fig2.IID, *fedacs_fig2.ENVIRONMENTS])
 @pytest.mark.parametrize("scale", ["laptop", "desk"])
-def test_there_are_images_enough_to_deal_each_of_them_once(scale, monkeypatch):
-    """Fig. 5 with all clients: nobody has an image that another one has."""
+def test_there_are_images_enough_to_deal_each_of_them_once(scale, environment, monkeypatch):
+    """Section III of the paper: nobody has an image that another one has, however skewed clients are."""
     monkeypatch.setenv("FEDCOHORT_DATA", str(real_data.need("cifar10")))
-    keys = fedacs_fig2.with_share(scale, 1.0)
+    keys = fedacs_fig2.dealt_once(scale, environment)
     world = build_world_for(make_world_spec(keys["world"]), make_task_spec(keys["task"]), seed=0)
     dealt = world.train.index
     assert world.population == 200
     assert np.unique(dealt).size == dealt.size == 200 * {"laptop": 100, "desk": 220}[scale]
+
+
+def test_the_batches_of_section_three():
+    """Figs. 2 and 5: batches of 50 at the paper's scale, where Tables II and III have 400."""
+    assert make_task_spec(fedacs_fig2.dealt_once("paper")["task"]).plan.batch_size == 50

@@ -8,6 +8,7 @@ from fedcohort.papers import reproduce
 from fedcohort.papers.hetero_select import hetero_select_setting as heteroselect
 from fedcohort.papers.hetero_select import hetero_select_table as heteroselect_table
 from fedcohort.papers.study import SCALES
+from fedcohort.papers.verdicts import HOLDS, judge
 from fedcohort.registry.lookup import make_selector
 
 IDS = ["table", "mu", "participation", "weights", "grid", "availability", "misalignment"]
@@ -61,6 +62,15 @@ def test_score_and_misalignment_end_to_end(tmp_path):
     assert all(-1 <= value <= 1 for value in means)
     assert len(set(means)) == 3
     assert found["wanted"] == 1
+
+
+def test_the_paper_assumes_that_a_high_score_goes_with_aligned_updates():
+    """Anti-correlation: the claim holds where the correlation is below that of shuffled scores."""
+    study = papers.studies()["hetero-select:misalignment"]
+    cells = study.cells("smoke")
+    falls = {c.place: dict.fromkeys(range(6), -0.5 if "shuffled" not in c.row else 0.0) for c in cells}
+    better, printed = {c.place: c.quantity.better for c in cells}, {c.place: c.published for c in cells}
+    assert judge(study.claims("smoke"), falls, better, printed)[0]["verdict"] == HOLDS
 
 
 def test_grid_and_weights_change_one_thing_at_a_time():

@@ -10,7 +10,8 @@ import pytest
 
 from fedcohort import papers
 from fedcohort.papers import reproduce
-from fedcohort.papers.study import Claim
+from fedcohort.papers.paper_evidence import counted
+from fedcohort.papers.study import Claim, our_own
 from fedcohort.papers.verdicts import FAILS, HOLDS, NOISE, UNDECIDED, UNKNOWN, judge
 
 RESULTS = sorted((Path(__file__).parents[2] / "results").glob("*-*-laptop.json"))
@@ -59,7 +60,18 @@ def test_alike_is_tested_too():
     """Six differences within 1 by the interval; the test sees one seed far out and does not agree."""
     found = one(by_seed(1, 1, 1, 1, 1, 1.1), by_seed(*[1.0] * 6), within=1.0)
     assert (found["verdict"], found["p"]) == (HOLDS, pytest.approx(2 / 64))
-    assert one(by_seed(1, 1, 1, 1, 1, 4.5), by_seed(*[1.0] * 6), within=1.0)["verdict"] == NOISE
+    assert (found["wins"], found["losses"]) == (6, 0)  # seeds that speak for it, not those above
+    found = one(by_seed(1, 1, 1, 1, 1, 4.5), by_seed(*[1.0] * 6), within=1.0)
+    assert (found["verdict"], found["wins"], found["losses"]) == (NOISE, 5, 1)
+    assert one(by_seed(None, 1), by_seed(1, None), within=1.0)["losses"] == 2
+
+
+def test_our_own_questions_are_counted_apart():
+    paper, ours = Claim("a beats b", (("a", "x"),)), our_own([Claim("b beats a", (("b", "x"),))])[0]
+    assert (paper.ours, ours.ours, our_own([ours])) == (False, True, [ours])
+    claims = [{"ours": c.ours, "main": True, "verdict": HOLDS} for c in (paper, ours)]
+    assert counted([{"claims": claims}], ours=False, main=True)[HOLDS] == 1
+    assert counted([{"claims": claims}], ours=True)[HOLDS] == 1
 
 
 def test_columns_of_a_seed_are_one_piece_of_evidence():

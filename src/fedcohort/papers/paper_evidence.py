@@ -54,9 +54,10 @@ def seeds_text(counts: Sequence[int]) -> str:
     return f"{span(counts)} seed{'s' * (max(counts) != 1)}"
 
 
-def counted(results: Sequence[Result], main: bool = False) -> dict[str, int]:
-    """How many claims got each verdict; with `main` of the main ones."""
-    verdicts = [claim["verdict"] for result in results for claim in result["claims"] if claim["main"] or not main]
+def counted(results: Sequence[Result], *, ours: bool, main: bool = False) -> dict[str, int]:
+    """How many of the paper's claims, or of our own questions, got each verdict; with `main` of the main ones."""
+    claims = [claim for result in results for claim in result["claims"] if claim["ours"] == ours]
+    verdicts = [claim["verdict"] for claim in claims if claim["main"] or not main]
     return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
 

@@ -50,7 +50,8 @@ READING = f"""## How to read the tables
   test says so too. The first claim of a table is its **main claim**, what the table is printed for: it is tested on its
   own, and {LEAST_SEEDS} seeds can decide it. The others are corrected for their number (Holm) and need more. With fewer
   seeds a claim is *undecided*: the differences show a direction only. *Inside the noise*: enough seeds, and they do not
-  agree. *Not measured*: runs are missing. Claims that are "not in the paper" are our own questions.
+  agree. *Not measured*: runs are missing. Claims that are "not in the paper" are our own questions, and
+  are counted apart.
 * Values, configurations and digests of every run are in `results/`. A study that is half done says so: the same command
   continues it, and keeps what is known of runs whose digests are still the same.
 """
@@ -75,7 +76,7 @@ def index_page(results: Sequence[Result], not_run: Sequence[str] = (), folder: s
 
 def _index_row(paper: str, results: Sequence[Result], not_run: Sequence[str], folder: str) -> list[str]:
     about = SUMMARIES[paper]
-    holds = _counts(results)
+    holds = _counts(results, "of {} main claims", main=True)
     first = next(compared(about.comparisons, results), None)
     if first is not None:
         rows, found = first
@@ -97,14 +98,11 @@ def _range(found: Sequence[MeasuredDifference]) -> str:
     return f"{ends} points ({seeds_text([f.seeds for f in found])})"
 
 
-def _counts(results: Sequence[Result]) -> str:
-    """ "of 6 main claims: hold 1, undecided 5; of all 50: hold 1, inside the noise 2, undecided 47"."""
-    texts = []
-    for main in (True, False):
-        counts = counted(results, main)
-        parts = [f"{VERDICTS[verdict]} {count}" for verdict, count in counts.items() if count]
-        texts.append(f"{sum(counts.values())}{' main claims' * main}: {', '.join(parts)}")
-    return f"of {texts[0]}; of all {texts[1]}"
+def _counts(results: Sequence[Result], words: str, *, ours: bool = False, main: bool = False) -> str:
+    """ "of 6 main claims: hold 1, undecided 5", where `words` are "of {} main claims"; nothing where there are none."""
+    counts = counted(results, ours=ours, main=main)
+    parts = [f"{VERDICTS[verdict]} {count}" for verdict, count in counts.items() if count]
+    return f"{words.format(sum(counts.values()))}: {', '.join(parts)}" if parts else ""
 
 
 def _main(result: Result) -> str:
@@ -142,9 +140,18 @@ def paper_page(
 
 def _verdict(about: PaperSummary, results: Sequence[Result]) -> list[str]:
     """The half page: what is claimed, what holds and why, at which scale and reading, what a perfect choice gains."""
-    holds = _counts(results)
+    counts = (
+        _counts(results, "Of {} main claims", main=True),
+        _counts(results, "of all its {}"),
+        _counts(results, "of our own {} questions", ours=True),
+    )
     seeds = seeds_text([count for result in results for count in seeds_of(result)])
-    lines = [f"**The paper claims.** {about.claims}", "", f"**What holds here.** {holds[0].upper()}{holds[1:]}.", ""]
+    lines = [
+        f"**The paper claims.** {about.claims}",
+        "",
+        f"**What holds here.** {'; '.join(filter(None, counts))}.",
+        "",
+    ]
     if decided := _decided(results):
         lines += [*decided, ""]
     lines += [f"**Where the runs point.** {about.found}", ""]
@@ -175,10 +182,10 @@ def _overview(about: PaperSummary, results: Sequence[Result]) -> list[str]:
     heads = ("table", "scale", "seeds", "runs", "main claim", "claims", *VERDICTS.values())
     lines = ["## All tables", "", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for result in results:
-        counts = counted([result])
+        verdicts = [claim["verdict"] for claim in result["claims"]]
         runs = f"{result['done']} of {result['wanted']}" if "wanted" in result else ""
         cells = [_heading(about, result), result["scale"], span(seeds_of(result)), runs, _main(result)]
-        lines.append("| " + " | ".join(map(str, (*cells, len(result["claims"]), *counts.values()))) + " |")
+        lines.append("| " + " | ".join(map(str, (*cells, len(verdicts), *map(verdicts.count, VERDICTS)))) + " |")
     return lines
 
 

@@ -85,7 +85,7 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     if measured:
         name = " or ".join(sorted({spread_name(claim["seeds"]) for claim in measured} - {""})) or "one seed"
         lines += [
-            f"| the paper's claim | published difference | ours ({name}) | seeds won-lost | |",
+            f"| claim | published difference | ours ({name}) | seeds won-lost | |",
             "|---|---|---|---|---|",
         ]
     for claim in measured:

@@ -7,7 +7,7 @@ here runs anything; `papers.reproduce` does. `fedcm_table3.py` is a good example
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedcohort.errors import UnknownName
@@ -18,6 +18,7 @@ from fedcohort.experiment.perfect_choice import PERFECT
 SCALES = ("smoke", "laptop", "desk", "paper")
 SEEDS = {"smoke": 1, "laptop": 6, "desk": 6, "paper": 6}  # by scale: as many as a verdict on the main claim needs
 PERFECT_ROW = "perfect choice"  # the row of a selector that knows the truth
+OURS = "not in the paper: "  # how the words of a claim begin that is our own question
 Place = tuple[str, str]  # row, column
 Lookup = Callable[[Place], RunRecord]  # the run of another cell, same seed
 Value = float | None
@@ -114,6 +115,11 @@ class Claim:
     margin: float = 0.0
     within: float | None = None
 
+    @property
+    def ours(self) -> bool:
+        """Whether it is our own question, not the paper's claim."""
+        return self.words.startswith(OURS)
+
 
 @dataclass(frozen=True)
 class Study:
@@ -143,6 +149,11 @@ def row_beats(
 ) -> Claim:
     """One row is better than another on average over these columns."""
     return Claim(words, tuple((left, c) for c in columns), tuple((right, c) for c in columns), published, margin)
+
+
+def our_own(claims: Iterable[Claim]) -> list[Claim]:
+    """The same claims, as questions that the paper does not ask."""
+    return [claim if claim.ours else replace(claim, words=f"{OURS}{claim.words}") for claim in claims]
 
 
 def perfect(rule: str = "even", pool: float = 0.7) -> str:

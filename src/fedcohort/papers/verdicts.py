@@ -57,11 +57,12 @@ def _measured(claim: Claim, values: Values, better: int, published: Mapping[Plac
     by_seed = _pairs(claim, values, published)
     whole = {s: pairs for s, pairs in by_seed.items() if all(a is not None and b is not None for a, b in pairs)}
     d = np.array([np.mean([a - b for a, b in pairs]) for pairs in whole.values()], np.float64)  # type: ignore[operator]
-    signs = [_sign(pairs, better, claim.margin) for pairs in by_seed.values()]
+    signs = [_sign(claim, pairs, better) for pairs in by_seed.values()]
     wins, losses = signs.count(1), signs.count(-1)
     low, high = paired.spread(d) if d.size > 1 else (None, None)
     return {
         "words": claim.words,
+        "ours": claim.ours,
         "published": claim.published,
         "margin": claim.margin,
         "within": claim.within,
@@ -86,12 +87,14 @@ def _pairs(claim: Claim, values: Values, published: Mapping[Place, Value]) -> di
     return {s: [(values[left][s], values[right][s]) for left, right in both] for s in seeds}
 
 
-def _sign(pairs: Sequence[tuple[Value, Value]], better: int, margin: float) -> int:
-    """1 where the left side wins this seed, -1 where it loses; what is not reached loses to what is."""
-    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+def _sign(claim: Claim, pairs: Sequence[tuple[Value, Value]], better: int) -> int:
+    """1 where a seed speaks for the claim, -1 where it speaks against it; what is not reached loses to what is."""
+    known = [a - b for a, b in pairs if a is not None and b is not None]
     if len(known) == len(pairs):
-        return int(np.sign(np.mean([better * (a - b) - margin for a, b in known])))
-    return int(np.sign(sum((a is not None) - (b is not None) for a, b in pairs)))
+        d = float(np.mean(known))
+        return int(np.sign(better * d - claim.margin if claim.within is None else claim.within - abs(d)))
+    reached = sum((a is not None) - (b is not None) for a, b in pairs)
+    return int(np.sign(reached if claim.within is None else -abs(reached)))
 
 
 def _p(gains: Differences, wins: int, losses: int, *, complete: bool) -> float:

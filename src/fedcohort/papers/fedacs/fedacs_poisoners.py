@@ -15,7 +15,7 @@ from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.fedacs.fedacs_fig10 import TRAFFIC, overhead
 from fedcohort.papers.fedacs.fedacs_setting import ACS, BASE, DEPARTURES, OORT, UNIFORM, alphas, reading, run
 from fedcohort.papers.published import published
-from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats, quantity
+from fedcohort.papers.study import OURS, SEEDS, Cell, Claim, Study, beats, our_own, quantity
 from fedcohort.worlds.faults import HONEST
 
 POISONED = 0.2  # share of the clients
@@ -61,8 +61,10 @@ def poison_claims(scale: str) -> Sequence[Claim]:
         beats("FedACS asks fewer poisoners than the baseline", (ACS, MET), (BASE, MET)),
         beats("Oort without its ban asks more poisoners than the baseline", (BASE, MET), (UNBANNED, MET)),
         beats("the ban keeps poisoners from Oort", (OORT, MET), (UNBANNED, MET)),
-        beats("FedACS is more accurate than Oort", (ACS, ACCURACY), (OORT, ACCURACY)),
-        beats("FedACS is more accurate than Oort without its ban", (ACS, ACCURACY), (UNBANNED, ACCURACY)),
+        *our_own(
+            beats(f"FedACS is more accurate than {other}", (ACS, ACCURACY), (other, ACCURACY))
+            for other in (OORT, UNBANNED)
+        ),
     ]
 
 
@@ -90,11 +92,11 @@ def insight_claims(scale: str) -> Sequence[Claim]:
     words = "the last layer finds clients at most 0.05 more skewed than the whole network does"
     return [
         beats(words, (STEP, MEAN_ALPHA), (NETWORK, MEAN_ALPHA), margin=-0.05),
-        beats(f"{words} in the update", (STEP, MEAN_ALPHA), (UPDATE, MEAN_ALPHA), margin=-0.05),
+        beats(f"{OURS}{words} in the update", (STEP, MEAN_ALPHA), (UPDATE, MEAN_ALPHA), margin=-0.05),
         beats("it costs less traffic", (STEP, TRAFFIC), (NETWORK, TRAFFIC)),
         beats("the last layer finds less skewed clients than random choice", (STEP, MEAN_ALPHA), (BASE, MEAN_ALPHA)),
-        beats("so does the whole network", (NETWORK, MEAN_ALPHA), (BASE, MEAN_ALPHA)),
-        beats("so does the whole network in the update", (UPDATE, MEAN_ALPHA), (BASE, MEAN_ALPHA)),
+        beats(f"{OURS}so does the whole network", (NETWORK, MEAN_ALPHA), (BASE, MEAN_ALPHA)),
+        beats(f"{OURS}so does the whole network in the update", (UPDATE, MEAN_ALPHA), (BASE, MEAN_ALPHA)),
     ]
 
 

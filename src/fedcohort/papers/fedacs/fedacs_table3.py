@@ -16,7 +16,19 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     run,
 )
 from fedcohort.papers.published import published
-from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Lookup, Quantity, Study, beats, row_beats, until
+from fedcohort.papers.study import (
+    OURS,
+    PERFECT_ROW,
+    SEEDS,
+    Cell,
+    Claim,
+    Lookup,
+    Quantity,
+    Study,
+    beats,
+    row_beats,
+    until,
+)
 
 PUBLISHED = published("fedacs", "table3")  # by environment and method
 SHARE = 0.95  # of the baseline's terminal accuracy
@@ -50,9 +62,11 @@ def claims(scale: str) -> Sequence[Claim]:
     for world, printed in PUBLISHED.items():
         for left, right in PAIRS:
             first, second = printed[left], printed[right]
+            if first is None and right == BASE:  # Rexp3, Dirichlet: rounds and speed-up contradict each other
+                continue
             gain = None if first is None or second is None else first - second
             found.append(beats(f"{world}: {left} is faster than {right}", (left, world), (right, world), gain))
-    most = "not in the paper: over the environments a perfect choice is faster than the baseline"
+    most = f"{OURS}over the environments a perfect choice is faster than the baseline"
     return [*found, row_beats(most, PERFECT_ROW, BASE, tuple(PUBLISHED))]
 
 

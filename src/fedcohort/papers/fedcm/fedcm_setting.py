@@ -32,13 +32,14 @@ SELECTORS = {PROX: "proportional(replacement=True)", UCB: "fedcm-ucb", TS: "fedc
 BANDITS = (UCB, TS)
 EXHAUSTIVE = 8  # clients up to which all subsets are tried at laptop scale
 _CUTS = "unused=0.964, validation=0.01, recut=True, test=0.05"
+_TERMINAL = "terminal accuracy (mean of the last fifth of the rounds); the paper does not say which round it prints"
 _LAPTOP = (
     "the PyTorch-tutorial CNN (62,006 parameters) instead of VGG-11",
     "100 training samples per client on average, none twice, and no augmentation",
     "batch 16, lr 0.05, momentum 0.5, weight decay 5e-4 (the paper states none), fixed by a look at uniform + FedAvg",
     "validation set of 57 per class instead of 500; test set of 3,000",
     "30 rounds instead of 100",
-    "terminal accuracy (mean of the last fifth of the rounds); the paper does not say which round it prints",
+    _TERMINAL,
     "weights p_k / sum p_k instead of p_k N / |S|, with and without CA",
 )
 DEPARTURES = {
@@ -49,12 +50,13 @@ DEPARTURES = {
         "a third of the data: some 790 training samples per client, none twice; batch 32, lr 0.05, momentum 0.5, "
         "weight decay 5e-4 (the paper states none)",
         "100 rounds as in the paper; 500 validation images per class, the whole test set, every second round",
-        "terminal accuracy (mean of the last fifth of the rounds); the paper does not say which round it prints",
+        _TERMINAL,
         "weights p_k / sum p_k instead of p_k N / |S|, with and without CA",
     ),
     "paper": (
         "group instead of batch normalisation, no augmentation",
         "lr 0.01, momentum 0.9: not stated",
+        _TERMINAL,
         "weights p_k / sum p_k instead of p_k N / |S|, with and without CA",
     ),
 }

@@ -41,6 +41,6 @@ STUDIES = (
         cells,
         claims,
         SEEDS,
-        {**DEPARTURES, "laptop": (*DEPARTURES["laptop"], "the target is FedAvg's terminal accuracy, same seed")},
+        {scale: (*told, "the target is FedAvg's terminal accuracy, same seed") for scale, told in DEPARTURES.items()},
     ),
 )

@@ -12,7 +12,7 @@ from functools import partial
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.flash_rl.flash_rl_setting import CIFAR, DIR8, FEDAVG, LABELS, MNIST, PARAMETERS, WORLDS
 from fedcohort.papers.flash_rl.flash_rl_table1 import PUBLISHED, ROUNDS
-from fedcohort.papers.study import SCALES, Cell, Claim, Lookup, Quantity, Study, Value
+from fedcohort.papers.study import SCALES, Cell, Claim, Lookup, Quantity, Study, Value, our_own
 
 RANDOM = "random choice (FedAvg)"
 DIMENSION = 8_000  # of the quadratic problem that stands for the network
@@ -56,14 +56,14 @@ def cells(scale: str) -> Sequence[Cell]:
 def claims(scale: str) -> Sequence[Claim]:
     """The published seconds come out."""
     del scale
-    return [
+    return our_own(
         Claim(
             f"{name}: the published seconds come out within {100 * WITHIN:g} %",
             ((RANDOM, name),),
             within=WITHIN * published(data, ROUNDS[data, division]),
         )
         for name, (data, division) in COLUMNS.items()
-    ]
+    )
 
 
 _SAID = (

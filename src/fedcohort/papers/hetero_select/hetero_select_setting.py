@@ -14,6 +14,7 @@ from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.study import Lookup, Quantity, Value, of_scale
 
 LAST = 10  # rounds behind "stable"
+_SAMPLES = "all of CIFAR-10: 3,190 training samples per client on average, the rest is validation data"
 DEPARTURES = {
     "smoke": ("8 x 8 digits, a small perceptron, 6 rounds: it shows that everything runs, and nothing else",),
     "laptop": (
@@ -25,13 +26,14 @@ DEPARTURES = {
     ),
     "desk": (
         "the PyTorch-tutorial CNN with group normalisation; the summary names no network",
-        "all of CIFAR-10: 3,190 training samples per client on average, the rest is validation data",
+        _SAMPLES,
         "100 rounds, E = 5, lr 0.01 as told; batch 64, momentum 0.9: not stated",
         "test accuracy in every second round; stable is the mean of the last 10 rounds (not defined in the summary)",
         "gamma = 0.7, tau0 = 1, all weights 1: tau0 of the main runs is not stated",
     ),
     "paper": (
         "ResNet-18 with group normalisation, batch 64, momentum 0.9, no augmentation: not stated",
+        _SAMPLES,
         "gamma = 0.7, tau0 = 1, all weights 1: tau0 of the main runs is not stated",
     ),
 }
