@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -244,3 +246,18 @@ def test_reached_says_never():
     assert history.reached(2.0) is None
     at, clock = history.reached(0.0)
     assert (at, clock) == (0, history.clock[0])
+
+
+@pytest.mark.parametrize("stop", [{}, {"stop_at": 0.1}])
+def test_a_run_takes_its_data_with_it(stop):
+    """A worker makes many runs, each with a copy of the data: they must not wait for a garbage collection."""
+    gc.collect()
+    gc.disable()
+    try:
+        simulation = build(change(rounds=2, **stop))
+        simulation.run()
+        kept = [weakref.ref(part) for part in (simulation, simulation.world, simulation.task, simulation.engine)]
+        del simulation
+        assert [part() for part in kept] == [None] * 4
+    finally:
+        gc.enable()

@@ -65,8 +65,7 @@ SUMMARIES: dict[str, PaperSummary] = {
         "but not sooner than random choice on FLASH's loss. That loss gains there with random choice; FLASH's choice, "
         "with or without the duration in its reward, does not add to it. A choice that knows the labels gains less "
         "than the published gaps at scale laptop, and nothing at scale desk.",
-        "FLASH's loss learns slowly with a small alpha, as the paper says itself, and runs of scale laptop are short, "
-        "with the learning rate that suits cross-entropy. "
+        "FLASH's loss learns slowly with a small alpha, as the paper says itself, and runs of scale laptop are short. "
         "At scale desk speeds stay with their clients, and a reward per second keeps asking the fast ones, which a "
         "table of rounds does not pay. Labels are wrong at much the same rate everywhere (Beta(15, 85) has a "
         "deviation of 3.6 points), so there is little to find in the noise. FEEL seeks large gradients, and skewed "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -66,7 +67,8 @@ class Simulation:
             limits=Limits(max_norm=settings.max_norm),
         )
         self.stopping = Stopping(settings.stop_at, settings.patience)
-        self.engine.stops = self.federation.stops = self._stops
+        stops = WeakMethod(self._stops)  # without a cycle a run's data go with it, not with a garbage collection later
+        self.engine.stops = self.federation.stops = lambda score: bool((known := stops()) and known(score))
         self.attach(journal, snapshots)
 
     def attach(self, journal: Journal | None, snapshots: Snapshots | None) -> None:
