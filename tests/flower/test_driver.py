@@ -16,6 +16,8 @@ from tests.flower.grid import FakeClient, FakeGrid, arrays_of, start, timing
 
 from fedcohort.errors import BadParameter, MissingSignal, RunLocked, StateMismatch, StoreError, VersionMismatch
 from fedcohort.flower import CohortStrategy, wire
+from fedcohort.selectors.uniform import Uniform
+from fedcohort.types import Cohort
 
 
 def fedavg(**keys):
@@ -228,6 +230,37 @@ STOCK = {
     "Bulyan": {"num_malicious_nodes": 1},
     "QFedAvg": {"client_learning_rate": 0.1},
 }
+
+
+class OneArgument(Uniform):
+    def select(self, rnd):
+        return Cohort(rnd.available[: rnd.size])
+
+
+class Unsaved:
+    needs = frozenset()
+
+    def select(self, rnd, rng):
+        return Cohort(rnd.available[: rnd.size])
+
+    def observe(self, result): ...
+
+
+@pytest.mark.parametrize(
+    ("inner", "keys", "words"),
+    [
+        (stock.FedAvg, {}, r"this is a class; give an object of it, e.g. FedAvg\(\)"),
+        ("fedavg", {}, "write method='fedavg'"),
+        (object(), {}, "this is no Flower strategy"),
+        (stock.FedAvg(), {"selector": Uniform}, "this is a class"),
+        (stock.FedAvg(), {"selector": OneArgument()}, r"write def select\(self, rnd, rng\)"),
+        (stock.FedAvg(), {"selector": Unsaved(), "state_dir": "there"}, "it lacks state_dict"),
+        (stock.FedAvg(), {"state_dir": __file__}, "this is a file; name a folder"),
+    ],
+)
+def test_objects_that_do_not_fit_are_refused_before_anything_starts(inner, keys, words):
+    with pytest.raises(BadParameter, match=words):
+        CohortStrategy(inner, **{"selector": "uniform", **keys})
 
 
 def stock_strategy(name, **keys):

@@ -197,7 +197,7 @@ def test_status_of_a_run_that_is_going(tmp_path):
     assert "rounds    2 done (2 ok, 1 rejected); round 3 is open" in text
     assert "asked     0, 1, 3" in text
     assert "silent    2 (1 in a row)" in text
-    assert "error     round 2, client 3: update-not-finite" in text
+    assert "error     round 2 (journal: 1), client 3: update-not-finite" in text
     assert json.loads(plain)["open_round"] == 3
     assert json.loads(plain)["exit_code"] == 0
     assert (found.used, found.replies, found.looked_at, found.clients) == (4, 7, 2, 4)

@@ -9,6 +9,7 @@ from fedcohort.errors import (
     BadParameter,
     CohortError,
     ContractError,
+    FedcohortError,
     MissingSignal,
     OutOfTurn,
     StateMismatch,
@@ -238,7 +239,7 @@ def test_questions_that_make_no_sense_are_refused_in_one_sentence():
     for slots in ([0.5, 1.0], ["a"], [[1, 2]], 3):
         with pytest.raises(BadParameter, match="it must be a list of slots"):
             session().ask(slots)
-    with pytest.raises(BadParameter, match="fewer than no clients"):
+    with pytest.raises(BadParameter, match="whole number of clients"):
         session().ask(np.arange(5), size=-1)
     for rows in (np.ones(2), np.float32(1.0)):
         with pytest.raises(BadParameter, match=r"'samples' of shape .* one row per slot"):
@@ -260,3 +261,75 @@ def test_availability_of_many_clients_is_short_in_the_journal_and_replayed(popul
     again = replay(Session(Uniform(), cohort_size=3, seed=4), reader.records(), Known())
     asked = [r.unpack()[0]["clients"].tolist() for r in reader.records("ask")]
     assert [cohort.tolist() for cohort in again] == asked
+
+
+@pytest.mark.parametrize(
+    ("selector", "words"),
+    [
+        ("oort", r"write make_selector\('oort'\)"),
+        (Uniform, "this is a class; give an object of it, e.g. Uniform"),
+        (object(), "it lacks needs, select, observe"),
+        (None, "it lacks needs"),
+    ],
+)
+def test_what_is_no_selector_is_refused(selector, words):
+    with pytest.raises(BadParameter, match=words):
+        Session(selector, cohort_size=2, seed=0)
+
+
+def test_needs_are_a_set():
+    selector = Fixed([0])
+    selector.needs = ["train_loss"]
+    with pytest.raises(BadParameter, match="it must be a frozenset"):
+        Session(selector, cohort_size=1, seed=0)
+
+
+def test_lists_and_mappings_do_as_well_as_arrays():
+    session = Session(Oort(), cohort_size=2, seed=0)
+    cohort = session.ask([0, 1, 2], profiles={"samples": [5, 6, 7]})
+    told = RoundResult(0, cohort.clients.tolist(), [Outcome.OK, Outcome.LATE], [1.0, 2.0], {"utility": [0.5, 0.7]})
+    session.tell(told)
+    assert session.index == 1
+    session.ask([0, 1, 2])
+    with pytest.raises(ContractError, match="it must be a RoundResult"):
+        session.tell(None)
+
+
+@pytest.mark.parametrize(
+    ("profiles", "words"),
+    [
+        ({"sample": np.ones(5)}, "did you mean samples"),
+        ({"train_loss": np.ones(5)}, "this is a signal of side client"),
+        ({"samples": np.array(["a"] * 5)}, "it must be numbers"),
+        ({"samples": np.array([1, 2, np.nan, 4, 5])}, "'samples' of slot 2: it must be a finite number"),
+    ],
+)
+def test_profiles_that_would_be_ignored_or_mislead(profiles, words):
+    session = Session(Oort(), cohort_size=2, seed=0)
+    with pytest.raises(FedcohortError, match=words):
+        session.ask(np.arange(5), profiles=profiles)
+    assert session.ask(np.arange(2), population=5, profiles={"samples": np.array([1, 2, np.nan, 4, 5])}).clients.size
+
+
+def test_what_the_selector_refuses_is_in_no_journal_and_can_be_told_again(tmp_path):
+    journal = Journal.create(tmp_path / "journal.db", {})
+    session = Session(Oort(), cohort_size=2, seed=0, journal=journal)
+    clients = session.ask(np.arange(4)).clients
+    with pytest.raises(MissingSignal, match="result of round 0 without 'utility': selector Oort reads it"):
+        session.tell(result(0, clients))
+    session.tell(result(0, clients, utility=[1.0, 2.0]))
+    assert [(r.kind, r.round) for r in journal.records()][1:] == [("ask", 0), ("tell", 0)]
+
+
+def test_a_journal_that_fails_once_does_not_tell_the_selector_twice(tmp_path, monkeypatch):
+    journal = Journal.create(tmp_path / "journal.db", {})
+    chooser = Fixed([0])
+    session = Session(chooser, cohort_size=1, seed=0, journal=journal)
+    session.ask(np.arange(2))
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "append", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+        with pytest.raises(OSError, match="no space"):
+            session.tell(result(0, [0]))
+    session.tell(result(0, [0]))
+    assert (len(chooser.seen), session.index) == (1, 1)
+    assert [r.kind for r in journal.records()][1:] == ["ask", "tell"]

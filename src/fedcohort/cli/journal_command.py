@@ -48,7 +48,9 @@ def verify_command(folder: Folder) -> None:
 @app.command("show")
 def show(
     folder: Folder,
-    round_: Annotated[int | None, typer.Option("--round", help="Show only this round, with all its clients.")] = None,
+    round_: Annotated[
+        int | None, typer.Option("--round", help="Show only this round, with all its clients; from 0.")
+    ] = None,
     last: Annotated[int, typer.Option(min=1, help="Number of newest records to show.")] = 40,
 ) -> None:
     """Print the newest records of a journal, also of a run that is going. FOLDER is a run folder or a state_dir."""

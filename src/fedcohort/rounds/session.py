@@ -31,9 +31,7 @@ from fedcohort.core.pack import pack
 from fedcohort.core.rng import generator
 from fedcohort.core.table import TableError
 from fedcohort.errors import (
-    BadParameter,
     CohortError,
-    ContractError,
     JournalDamaged,
     MissingSignal,
     OutOfTurn,
@@ -43,8 +41,18 @@ from fedcohort.errors import (
 )
 from fedcohort.protocols import Prober, Selector
 from fedcohort.rounds.policy import Privacy
+from fedcohort.rounds.session_checks import (
+    ask_size,
+    check_needs,
+    check_result,
+    check_selector,
+    checked_cohort,
+    profile_columns,
+    result_arrays,
+    slots_of,
+)
 from fedcohort.storage.journal import Journal
-from fedcohort.types import Array, Arrays, Cohort, Index, Outcome, Probed, Round, RoundResult, Signals
+from fedcohort.types import Array, Arrays, Cohort, Index, Probed, Round, RoundResult, Signals
 
 Probe = Callable[[Index, frozenset[str]], Probed]
 
@@ -78,13 +86,14 @@ class Session:
         asynchronous: bool = False,
     ) -> None:
         self.selector, self.cohort_size, self.seed, self.journal = selector, cohort_size, seed, journal
-        self.index = 0
+        self.index, self._observed = 0, -1
         self._asked: Round | None = None
         self.asynchronous = asynchronous
         self._out: Index = np.empty(0, np.int64)  # dispatched and not told yet
         self._closed = False
         self.attach(journal)
-        _check_needs(selector, provides, catalogue.PRIVACY_LEVELS.index(max_privacy))
+        check_selector(selector)
+        check_needs(selector, provides, catalogue.PRIVACY_LEVELS.index(max_privacy))
 
     def attach(self, journal: Journal | None) -> None:
         """Write into this journal, and hold what is in it already against what is done again; before the first ask."""
@@ -112,7 +121,7 @@ class Session:
     ) -> Cohort:
         """Choose the next cohort. `probe` answers a selector's question: (clients, signal names) -> answers."""
         self._in_turn(self._asked is None, "ask", "tell the result of the last round first")
-        slots = np.unique(_slots(available))
+        slots = np.unique(slots_of(available))
         if self._out.size:
             slots = np.setdiff1d(slots, self._out, assume_unique=True)
         total = int(population if population is not None else (slots[-1] + 1 if slots.size else 0))
@@ -122,15 +131,13 @@ class Session:
             f"slots must be between 0 and {total - 1}",
             "pass the population",
         )
-        _check_ask(total, self.cohort_size if size is None else size, profiles)
-        needs = self.selector.needs
-        rnd = Round(
-            self.index, self.cohort_size if size is None else size, slots, total, clock, Signals(profiles, needs)
-        )
+        wanted = self.cohort_size if size is None else ask_size(size)
+        columns = profile_columns(profiles, total, slots)
+        rnd = Round(self.index, wanted, slots, total, clock, Signals(columns, self.selector.needs))
         if isinstance(self.selector, Prober):
             rnd = self._probed(rnd, probe)
         cohort = self.selector.select(rnd, generator(self.seed, "select", self.index))
-        cohort = _checked(cohort, rnd, type(self.selector).__name__)
+        cohort = checked_cohort(cohort, rnd, type(self.selector).__name__)
         self._write("ask", _ask_arrays(rnd, cohort), {"clock": clock, "size": rnd.size, "population": total})
         self._asked, self._out = rnd, np.union1d(self._out, cohort.clients)
         return cohort
@@ -144,14 +151,32 @@ class Session:
         """Learn from the round that was asked for. Metrics, and reasons per client, go to the journal only."""
         self._in_turn(self._asked is not None, "tell", "ask for a cohort first")
         assert self._asked is not None
-        _check_result(result, self.index, self._out, all_of_them=not self.asynchronous)
+        result = result_arrays(result)
+        check_result(result, self.index, self._out, all_of_them=not self.asynchronous)
         ordered = _ordered(result, self.selector.needs, self._asked.probed)
         why = {str(client): reason for client, reason in (reasons or {}).items()}
         meta = {"score": _json(result.score), "metrics": dict(metrics or {}), "reasons": why}
-        self._write("tell", _tell_arrays(ordered), meta)
-        self.selector.observe(ordered)
+        arrays = {name: column.copy() for name, column in _tell_arrays(ordered).items()}
+        if self._observed < self.index:  # not again where it was the journal that failed
+            self._observe(ordered)
+        self._write("tell", arrays, meta)
         self._asked, self._out = None, np.setdiff1d(self._out, result.clients)
         self.index += 1
+
+    def _observe(self, result: RoundResult) -> None:
+        """Before the journal has it: what the selector refuses was not told, and can be told again."""
+        try:
+            self.selector.observe(result)
+        except KeyError as error:
+            name = str(error.args[0]) if error.args else ""
+            if name not in self.selector.needs or name in result.signals:
+                raise
+            raise MissingSignal(
+                f"result of round {self.index} without {name!r}",
+                f"selector {type(self.selector).__name__} reads it of whoever replied",
+                f"tell RoundResult(..., signals=Signals({{{name!r}: one number per client}}))",
+            ) from None
+        self._observed = self.index
 
     def close(self, more: Mapping[str, Any] | None = None) -> None:
         """No more rounds. The journal says so, with whatever `more` is to be known; it stays readable."""
@@ -177,6 +202,7 @@ class Session:
             name = type(self.selector).__name__
             raise StateMismatch(f"state of {name}", str(error), "use the selector and version that saved it") from None
         self.index, self._asked = int(arrays["index"]), None
+        self._observed = self.index - 1
         self._out = np.asarray(arrays["out"], np.int64).copy() if self.asynchronous else np.empty(0, np.int64)
 
     def _probed(self, rnd: Round, probe: Probe | None) -> Round:
@@ -220,95 +246,6 @@ def _written(journal: Journal | None) -> dict[tuple[str, int], bytes]:
     if journal is None:
         return {}
     return {(r.kind, r.round): hashlib.sha256(r.body).digest() for r in journal.records() if r.kind != "open"}
-
-
-def _check_needs(selector: Selector, provides: frozenset[str] | None, level: int) -> None:
-    name = type(selector).__name__
-    for signal in sorted(selector.needs):
-        known = catalogue.get(signal)
-        if known.privacy > level:
-            raise MissingSignal(
-                f"selector {name} reads {signal!r} (privacy P{known.privacy})",
-                f"at most P{level} is allowed here",
-                f"allow it with max_privacy='P{known.privacy}' or choose another selector",
-            )
-        if provides is not None and signal not in provides:
-            raise MissingSignal(
-                f"selector {name} reads {signal!r}",
-                "nobody provides this signal here",
-                "choose another task or selector",
-            )
-
-
-def _slots(available: ArrayLike) -> Index:
-    """Slots as they were given, or the reason why they are none."""
-    given = np.asarray(available)
-    whole = given.ndim == 1 and (given.size == 0 or given.dtype.kind in "iu")
-    check(whole, f"available of {given.dtype}{given.shape}", "it must be a list of slots", "give whole numbers from 0")
-    return given.astype(np.int64)
-
-
-def _check_ask(population: int, size: int, profiles: Mapping[str, Array] | None) -> None:
-    check(size >= 0, f"size = {size}", "a cohort cannot have fewer than no clients", "use 0 or more")
-    for name, column in (profiles or {}).items():
-        check(
-            np.ndim(column) >= 1 and len(column) >= population,
-            f"profile {name!r} of shape {np.shape(column)}",
-            f"one row per slot is needed, and there are {population}",
-            "give a row for every slot, or pass the population",
-        )
-
-
-def _checked(cohort: Any, rnd: Round, name: str) -> Cohort:
-    """The cohort with clean types, or the reason why it breaks the contract."""
-    if not isinstance(cohort, Cohort):
-        what = "nothing" if cohort is None else f"{type(cohort).__name__} {cohort!r}"[:80]
-        raise CohortError(f"{name}.select returned {what}", "it must return a Cohort", "write: return Cohort(clients)")
-    clients = np.asarray(cohort.clients)
-    if clients.ndim != 1 or (clients.size and clients.dtype.kind not in "iu"):
-        raise CohortError(
-            f"{name} chose {clients.dtype}{clients.shape}", "a cohort is a list of slots", "return integers"
-        )
-    clients = clients.astype(np.int64)
-    if np.unique(clients).size != clients.size:
-        raise CohortError(f"{name} chose {clients[:20]}", "each client at most once", "draw without replacement")
-    if not np.isin(clients, rnd.available).all():
-        raise CohortError(f"{name} chose {clients[:20]}", "only available clients", "choose from round.available")
-    if clients.size > rnd.size:
-        raise CohortError(f"{name} chose {clients.size} clients", f"at most {rnd.size} were asked for", "choose fewer")
-    columns = {
-        **cohort.directives,
-        **cohort.why,
-        **({} if cohort.inclusion is None else {"inclusion": cohort.inclusion}),
-    }
-    for key, value in columns.items():
-        if np.shape(value)[:1] != clients.shape:
-            raise CohortError(
-                f"{name}'s column {key!r}", "it needs one entry per chosen client", "align it with clients"
-            )
-    return Cohort(clients, cohort.directives, cohort.inclusion, cohort.why)
-
-
-def _check_result(result: RoundResult, index: int, out: Index, *, all_of_them: bool) -> None:
-    if result.index != index:
-        raise OutOfTurn(f"result of round {result.index}", f"round {index} is open", "tell the rounds in order")
-    rows = result.clients.size
-    once = np.unique(result.clients).size == rows and bool(np.isin(result.clients, out).all())
-    if not once or (all_of_them and rows != out.size):
-        raise ContractError(
-            f"{rows} rows for {out.size} dispatched clients",
-            "one row for each of them, whatever its outcome" + ("" if all_of_them else ", when it has ended"),
-            "add them" if once else "leave out whoever was not dispatched or was told before",
-        )
-    if result.outcome.shape != (rows,) or result.duration.shape != (rows,):
-        raise ContractError("outcome or duration", "one entry per dispatched client", "align them with clients")
-    if not np.isin(result.outcome, list(Outcome)).all():
-        raise BadParameter("an outcome", "it must be one of the five", "use fedcohort.types.Outcome")
-    if not (np.isfinite(result.duration) & (np.asarray(result.duration) >= 0)).all():
-        raise BadParameter("a duration", "it must be finite and not negative", "measure it at the server")
-    for name, column in result.signals.columns().items():
-        if np.shape(column)[:1] != (rows,):
-            raise ContractError(f"signal {name!r}", "one row per dispatched client", "align it with clients")
 
 
 def _ordered(result: RoundResult, needs: frozenset[str], probed: Probed | None) -> RoundResult:

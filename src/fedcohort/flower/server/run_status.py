@@ -129,10 +129,15 @@ def _error(record: Record, meta: Any, name: _Names) -> str:
     """What went wrong in this record, if anything."""
     if record.kind == "tell" and meta["reasons"]:
         slot, why = sorted(meta["reasons"].items())[-1]
-        return f"round {record.round + 1}, client {name(int(slot))}: {why}"
+        return f"{_told(record)}, client {name(int(slot))}: {why}"
     if record.kind == "tell" and meta["metrics"].get("abandoned"):
-        return f"round {record.round + 1} was abandoned: too few replies"
+        return f"{_told(record)} was abandoned: too few replies"
     if record.kind == "roster" and meta["refused"]:
         who, why = sorted(meta["refused"].items())[-1]
         return f"client {who} is refused: {why}"
     return f"the journal was cut before record {meta['first']}: {meta['why']}" if record.kind == "cut" else ""
+
+
+def _told(record: Record) -> str:
+    """The round as the log counts, and as `fedcohort journal` does."""
+    return f"round {record.round + 1} (journal: {record.round})"

@@ -21,7 +21,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedcohort.errors import BadParameter, OutOfTurn
+from fedcohort.errors import BadParameter, OutOfTurn, check
 from fedcohort.flower.model_layout import ModelLayout
 from fedcohort.flower.server.aggregator import StrategyAggregator
 from fedcohort.flower.server.driver import Arrival, Sent
@@ -33,6 +33,7 @@ from fedcohort.flower.server.recorded_run import OBJECT
 from fedcohort.flower.server.strategy_settings import StrategySettings
 from fedcohort.protocols import Method, Selector, ServerEvaluator
 from fedcohort.registry.lookup import make_method, make_selector
+from fedcohort.registry.own_objects import check_calls
 from fedcohort.rounds.engine import RoundEngine
 from fedcohort.rounds.session import Session
 from fedcohort.rounds.usage import Usage
@@ -69,9 +70,13 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
             raise BadParameter(
                 "inner and method", "exactly one of them makes the model", "pass a Flower strategy or method="
             )
+        _check_inner(inner)
         if getattr(inner, "fraction_train", 1.0) == 0.0:
             raise BadParameter("fraction_train = 0", "the wrapped strategy trains nobody", "leave it at 1.0")
         folder = None if state_dir is None else Path(state_dir).expanduser().resolve()
+        check(
+            folder is None or not folder.is_file(), f"state_dir = {str(state_dir)!r}", "this is a file", "name a folder"
+        )
         try:
             self.settings = StrategySettings(cohort_size=cohort_size, state_dir=folder, **settings)
         except TypeError as error:
@@ -89,6 +94,9 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         self._messages: list[tuple[Message, Sent]] = []  # what another loop sends for us
         # a selector above the privacy level is refused here, before anything is sent
         Session(self.selector, cohort_size=cohort_size, seed=self.settings.seed, max_privacy=self.settings.max_privacy)
+        for kind, given in (("selector", self.selector), ("method", self.method)):
+            if given is not None:
+                check_calls(kind, type(given).__name__, given, stored=folder is not None)
 
     def summary(self) -> None:
         """Log the configuration."""
@@ -326,3 +334,17 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
 def _record(row: Mapping[str, Any], prefix: str) -> MetricRecord | None:
     found = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
     return MetricRecord(found) if found else None
+
+
+def _check_inner(inner: Any) -> None:
+    """Refuse what is no Flower strategy: a class, a name, anything else."""
+    shown = " ".join(f"inner = {inner!r}".split())[:120]
+    made = f"give an object of it, e.g. {getattr(inner, '__name__', '')}()"
+    check(not isinstance(inner, type), shown, "this is a class", made)
+    check(
+        not isinstance(inner, str),
+        shown,
+        "a Flower strategy is an object",
+        f"write method={inner!r} for a method of ours",
+    )
+    check(inner is None or isinstance(inner, Strategy), shown, "this is no Flower strategy", "give e.g. FedAvg()")
