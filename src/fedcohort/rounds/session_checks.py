@@ -71,7 +71,7 @@ def slots_of(slots: ArrayLike, what: str = "available") -> Index:
 def ask_size(size: Any) -> int:
     """How many are wanted, as it was given for one round."""
     whole = isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0
-    check(whole, f"size = {size!r}", "it must be a whole number of clients", "use 0 or more")
+    check(bool(whole), f"size = {size!r}", "it must be a whole number of clients", "use 0 or more")
     return int(size)
 
 
