@@ -107,7 +107,7 @@ SUMMARIES: dict[str, PaperSummary] = {
         "The authors' exploration and learning rate, divergence (eq. 5) with a bounded denominator, rewards from the "
         "server's validation data instead of the test set. Devices, links and clock are theirs.",
         "The clock is close to the paper's. FLASH-RL takes less time than random choice; a gain in accuracy does not "
-        "show at scale laptop.",
+        "show at scale laptop, nor at the paper's own with the one division that has six seeds there.",
         "Suspected: eq. 6 rewards closeness in rounds that gain and distance in rounds that lose. Where both are about "
         "as frequent little but latency is left to be learned, and asking fast clients more often is uneven.",
         (
