@@ -251,7 +251,7 @@ class Unsaved:
     [
         (stock.FedAvg, {}, r"this is a class; give an object of it, e.g. FedAvg\(\)"),
         ("fedavg", {}, "write method='fedavg'"),
-        (object(), {}, "this is no Flower strategy"),
+        (object(), {}, "this is not a Flower strategy"),
         (stock.FedAvg(), {"selector": Uniform}, "this is a class"),
         (stock.FedAvg(), {"selector": OneArgument()}, r"write def select\(self, rnd, rng\)"),
         (stock.FedAvg(), {"selector": Unsaved(), "state_dir": "there"}, "it lacks state_dict"),

@@ -16,7 +16,7 @@ from fedcohort.types import Arrays, Cohort, Index, Outcome, Round, RoundResult, 
 
 
 def check_selector(selector: Any) -> None:
-    """Refuse what is no selector: a name, a class, an object without its members."""
+    """Refuse what cannot be a selector: a name, a class, an object without its members."""
     shown = " ".join(f"selector = {selector!r}".split())[:120]
     check(
         not isinstance(selector, str),

@@ -337,7 +337,7 @@ def _record(row: Mapping[str, Any], prefix: str) -> MetricRecord | None:
 
 
 def _check_inner(inner: Any) -> None:
-    """Refuse what is no Flower strategy: a class, a name, anything else."""
+    """Refuse what cannot be a Flower strategy: a class, a name, anything else."""
     shown = " ".join(f"inner = {inner!r}".split())[:120]
     made = f"give an object of it, e.g. {getattr(inner, '__name__', '')}()"
     check(not isinstance(inner, type), shown, "this is a class", made)
@@ -347,4 +347,4 @@ def _check_inner(inner: Any) -> None:
         "a Flower strategy is an object",
         f"write method={inner!r} for a method of ours",
     )
-    check(inner is None or isinstance(inner, Strategy), shown, "this is no Flower strategy", "give e.g. FedAvg()")
+    check(inner is None or isinstance(inner, Strategy), shown, "this is not a Flower strategy", "give e.g. FedAvg()")
