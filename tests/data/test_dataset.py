@@ -96,6 +96,11 @@ GOOD = np.zeros((3, 2), np.float32)
         ({"x": np.zeros((0, 2)), "y": []}, "at least one sample"),
         ({"x": GOOD, "y": [0, 1, -1], "classes": 2}, "label -1"),
         ({"x": GOOD, "y": [0.0, 1.5, 2.0]}, "y of dtype float64"),
+        (
+            {"x": GOOD, "y": [0.0, np.nan, np.nan]},
+            "y[1] = nan: 2 labels are NaN or infinite; give these samples a label",
+        ),
+        ({"x": GOOD, "y": [0, 1, 2], "x_test": GOOD, "y_test": [0, 1, np.nan]}, "y_test[2] = nan: 1 labels are NaN"),
         ({"x": GOOD, "y": ["a", "b", "c"], "classes": 3}, "y of dtype"),
         ({"x": GOOD, "y": [0, 1, 2], "x_test": GOOD, "y_test": ["a", "b", "c"]}, "one holds numbers and the other"),
         ({"x": GOOD, "y": np.array([0, 1, 2], object)}, "object"),

@@ -80,6 +80,13 @@ def test_huggingface_columns_class_names_and_splits():
     assert plain.x.tolist() == [[1, 3], [2, 4]]
     with pytest.raises(FedcohortError, match="did you mean label"):
         Dataset.from_huggingface(train, target="lable")
+    for used, says in (
+        ("label", "it is the target"),
+        (["image", "client"], "it is the client"),
+        ([], r"features=\[\]"),
+    ):
+        with pytest.raises(DataError, match=says):
+            Dataset.from_huggingface(train, features=used)
     with pytest.raises(FedcohortError, match="give features='COLUMN'"):
         Dataset.from_huggingface(Rows(a=list(GREY), b=list(GREY), y=[0, 1, 0, 1]))
 

@@ -42,9 +42,16 @@ def test_usual_column_names_other_separators_and_padded_ids(tmp_path, separator)
         (TABLE, {"target": "ill", "client": "city"}, "client='city': there is no such column"),
         (TABLE, {"target": "ill"}, "column 'site': a feature is a number, and this holds north, south"),
         (TABLE, {"target": "ill", "drop": ["cite"]}, "did you mean site"),
+        (TABLE, {"target": "ill", "features": ["age", "ill"]}, "column 'ill' in features: it is the target"),
+        (TABLE, {"target": "ill", "client": "site", "features": "site"}, "column 'site' in features: it is the client"),
+        (TABLE, {"target": "ill", "drop": "bmi", "features": ["age", "bmi"]}, "it is among those to drop"),
+        (TABLE, {"target": "ill", "features": []}, "features=[]: no column is left as a feature; name some"),
+        (TABLE, {"target": "ill", "features": ["agee"]}, "did you mean age"),
         (TABLE.replace("27.1", ""), {"target": "ill", "client": "site"}, "column 'bmi': 1 cells are empty, the first"),
         (TABLE.replace("44", "NA"), {"target": "ill", "client": "site"}, "column 'age': 1 cells are empty"),
         (TABLE.replace("south,no", ",no"), {"target": "ill", "client": "site"}, "column 'site': 1 cells are empty"),
+        (TABLE.replace("south,no", "south,"), {"target": "ill", "client": "site"}, "or name another column as target"),
+        (TABLE.replace("south,no", ",no"), {"target": "ill", "client": "site"}, "or name another column as client"),
         ("y\n1\n2\n", {}, "no column is left as a feature"),
         ("a,y\n", {}, "no rows below its header"),
         ("a,y\n1,2\n3\n", {}, "line 3 with 1 cells"),
@@ -59,6 +66,42 @@ def test_mistakes_in_a_table_name_the_column_and_the_remedy(tmp_path, text, how,
     with pytest.raises(FedcohortError) as caught:
         Dataset.from_csv(csv_file(tmp_path, text), **how)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        (
+            ["0.5"] * 300 + ["n/a"],
+            "column 'a': 1 cells are not numbers, and the first is 'n/a' in row 301; put numbers",
+        ),
+        (
+            ["0.5", "0.7", "1,5"],
+            "1 cells are not numbers, and the first is '1,5' in row 3; write decimals with a point",
+        ),
+        (["0,5", "1,5", "2"], "a feature is a number, and this holds 0,5, 1,5, 2; write decimals with a point"),
+        (["0.5", "1,5", "?"], "1 cells are not numbers, and the first is '?' in row 3; put numbers there"),
+        (["north", "south", "7"], "a feature is a number, and this holds north, south, 7; encode it as numbers"),
+        (["007", "010", "012"], "a feature is a number, and this holds 007, 010, 012; encode it as numbers"),
+    ],
+)
+def test_a_word_among_numbers_is_named_with_its_row(tmp_path, cells, says):
+    rows = "".join(f"{cell};{i % 2}\n" for i, cell in enumerate(cells))
+    with pytest.raises(DataError) as caught:
+        Dataset.from_csv(csv_file(tmp_path, f"a;y\n{rows}"))
+    assert says in str(caught.value)
+    assert ("with a point" in str(caught.value)) == ("with a point" in says)
+
+
+def test_what_is_advised_for_objects_in_an_npz_is_then_read(tmp_path):
+    columns = {"x": np.zeros((3, 2)), "y": np.array([1, 2, 1], object), "client": np.array([7, 8, 7], object)}
+    for name in ("y", "client"):
+        np.savez(tmp_path / "own.npz", **columns)
+        with pytest.raises(DataError, match=rf"{name}\.astype\(int\) if numbers"):
+            check_file("own", tmp_path / "own.npz")
+        columns[name] = columns[name].astype(int)
+    np.savez(tmp_path / "own.npz", **columns)
+    assert check_file("own", tmp_path / "own.npz").client_names == (7, 8)
 
 
 def test_a_frame_and_a_parquet_file_are_read_like_the_csv(tmp_path):

@@ -303,7 +303,7 @@ def test_refuses():
     _, _, evaluator = noisy_clients(0)
     with pytest.raises(BadParameter, match="client_evaluator"):
         FedBiO(variant="samples").aggregate(model, u, context_of(evaluator))
-    with pytest.raises(BadParameter, match="hold out a validation split"):
+    with pytest.raises(BadParameter, match="no labelled validation data"):
         FedBiO().aggregate(model, u, context_of())
     for bad in ({"variant": "x"}, {"outer_lr": 0.0}, {"outer_steps": -1}, {"damping": -0.1}):
         with pytest.raises(BadParameter):

@@ -227,8 +227,10 @@ def test_invariants(evaluator, score):
 
 
 def test_refuses(evaluator):
-    with pytest.raises(BadParameter, match="hold out a validation split"):
+    with pytest.raises(BadParameter, match="a loss of one's own or targets that are not classes rule out"):
         FedCA().aggregate(model_of(np.zeros(3)), updates_of(np.ones((2, 3))), context_of())
+    with pytest.raises(BadParameter, match=r"without a server validation split.*hold out a validation split"):
+        FedCA().aggregate(model_of(np.zeros(3)), updates_of(np.ones((2, 3))), context_of(LinearEvaluator(3, 1)))
     with pytest.raises(BadParameter, match="its own weights"):
         FedCA(inner=FedAvg(), weights="paper")
     with pytest.raises(BadParameter):

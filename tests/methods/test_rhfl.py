@@ -188,7 +188,7 @@ def test_native_mode_reports_personal_models_under_its_own_name():
     plain = RHFL(source="none").aggregate(model, updates_of(delta), context_of(evaluator))
     assert "rhfl_personal_accuracy" not in plain.info
     np.testing.assert_array_equal(plain.model.params, done.model.params)
-    with pytest.raises(BadParameter, match="validation split"):
+    with pytest.raises(BadParameter, match="no labelled validation data"):
         RHFL(mode="native").aggregate(model, updates_of(delta), context_of())
 
 

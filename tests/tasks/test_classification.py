@@ -88,6 +88,36 @@ def test_cuts_by_class_owner_and_within():
         cut(data.y, None, 0.3, "owner", rng(0))
 
 
+def owned(*sizes, classes=2):
+    """Labels and owners of so many samples each."""
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    return np.arange(owner.size) % classes, owner
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_cut_never_takes_the_last_sample_of_an_owner(seed):
+    labels, owner = owned(40, 40, 30, *[1] * 10, 2, 2)
+    bare = cut(labels, None, 0.4, "class", np.random.default_rng(seed))
+    assert set(owner[~bare]) != set(owner)  # chance alone leaves somebody out
+    mask = cut(labels, owner, 0.4, "class", np.random.default_rng(seed))
+    assert set(owner[~mask]) == set(owner)
+    assert np.bincount(labels[mask]).tolist() == np.bincount(labels[bare]).tolist()  # one for one, class by class
+    within = cut(labels, owner, 0.9, "within", np.random.default_rng(seed))
+    assert set(owner[~within]) == set(owner)
+
+
+def test_cuts_that_leave_nobody_out_are_those_of_data_without_owners():
+    labels, owner = owned(*[60] * 10)
+    for share in (0.1, 0.2, 0.5):
+        with_owners, without = (cut(labels, o, share, "class", np.random.default_rng(3)) for o in (owner, None))
+        assert np.array_equal(with_owners, without)
+
+
+def test_owners_of_one_sample_each_still_leave_something_to_test_on():
+    labels, owner = owned(*[1] * 50)
+    assert cut(labels, owner, 0.2, "class", np.random.default_rng(0)).sum() == 10
+
+
 def test_volunteers_are_never_on_both_sides():
     spec = ClassificationSpec("b", blobs(2000, owners=20), mlp(6, classes=4), split="owner", validation=0.1, test=0.2)
     data, parts = spec.data, spec.parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -13,8 +14,9 @@ from torch import nn  # noqa: E402
 
 from fedcohort import TorchTask, simulate  # noqa: E402
 from fedcohort.data import Dataset  # noqa: E402
+from fedcohort.engines.reserved_names import reserved  # noqa: E402
 from fedcohort.engines.torch_augment import crop_flip  # noqa: E402
-from fedcohort.errors import FedcohortError, MissingSignal  # noqa: E402
+from fedcohort.errors import FedcohortError, MissingSignal, TrainingError  # noqa: E402
 from fedcohort.tasks import catalogue, next_character  # noqa: E402
 from fedcohort.testing import TaskContract  # noqa: E402
 
@@ -223,6 +225,16 @@ BAD = {
     "plan": (lambda: TorchTask(line, (X, Y), lrr=0.1), "did you mean lr"),
     "rate": (lambda: TorchTask(line, (X, Y), lr=-1.0), "lr = -1.0"),
     "metric": (lambda: TorchTask(line, (X, Y), metrics={"m": 3}), "a metric is a function"),
+    "score": (lambda: TorchTask(line, (X, Y), metrics={"score": hits}), "metric 'score': a run has a column of this"),
+    "method.": (lambda: TorchTask(line, (X, Y), metrics={"method.moves": hits}), "call it e.g. 'my_method.moves'"),
+    "factory": (
+        lambda: run(TorchTask(Needy, (X, KIND))),
+        "factory Needy: it raises TypeError: Needy.__init__() missing",
+    ),
+    "fedca": (
+        lambda: run(TorchTask(two, (X, KIND), loss=focal, validation=0.2), method="fedca"),
+        "a loss of one's own",
+    ),
     "metric of many": (lambda: run(TorchTask(line, (X, Y), metrics={"m": lambda o, t: o})), "metric 'm'"),
     "ranks": (lambda: TorchTask(line, ([X[0], X], Y[:2])), "differ in more than their length"),
     "test": (lambda: TorchTask(line, (X, Y), test=(X[:, :2], Y)), "test samples of shape (2,)"),
@@ -233,6 +245,43 @@ BAD = {
     "device": (lambda: run(TorchTask(line, (X, Y)), device="tpu"), "device = 'tpu': it must be one of auto, cpu, cuda"),
     "cuda": (lambda: run(TorchTask(line, (X, Y)), device="cuda"), "no CUDA devices here"),
 }
+
+
+class Needy(nn.Linear):
+    """Cannot be made without an argument."""
+
+    def __init__(self, hidden):
+        super().__init__(5, 2)
+
+
+def test_what_a_factory_raises_is_the_cause_of_the_error():
+    with pytest.raises(TrainingError) as caught:
+        run(TorchTask(Needy, (X, KIND)), engine="auto")
+    assert isinstance(caught.value.__cause__, TypeError)
+    history = run(TorchTask(two, (X, KIND)), rounds=1)
+    with pytest.raises(TrainingError, match="factory Needy: it raises"):
+        replace(history.model, made_from=Needy).to_torch()
+
+
+@pytest.mark.parametrize("engine", ["torch_reference", "auto"])
+@pytest.mark.parametrize("names", [(0, 1), (1, 2), (7, 30)])
+def test_predictions_are_the_labels_as_they_were_given(engine, names):
+    y = np.array(names)[KIND]
+    history = run(TorchTask(two, (X, y), lr=0.5), rounds=8, engine=engine)
+    found = history.model.predict(X)
+    assert set(found.tolist()) == set(names)
+    assert np.mean(found == y) > 0.9
+
+
+@pytest.mark.parametrize("more", [{"min_replies": 4, "deadline": 0.5}, {"method": "fedbuff", "buffer_size": 2}])
+def test_every_column_of_a_run_is_reserved(more):
+    """Names of metrics are checked against a list: what a run writes itself must be on it."""
+    history = run(TorchTask(two, (X, KIND)), world="mixed-v1(clients=8)", rounds=3, **more)
+    known = {"accuracy", "macro_f1", "f1"}
+    assert {name for name in history.rows.names if not reserved(name)} <= known
+    assert {"score", "clock", "round", "asked", "ok", "seconds", "loss"} <= set(history.rows.names)
+    assert ("abandoned" in history.rows.names) == ("deadline" in more)
+    assert ("in_flight" in history.rows.names) == ("buffer_size" in more)
 
 
 @pytest.mark.parametrize("name", BAD)

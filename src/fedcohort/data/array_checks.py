@@ -118,8 +118,11 @@ def _labels(name: str, given: ArrayLike) -> Array:
     rule(y.ndim == 1, f"{name} of shape {y.shape}", "labels have one axis", "give one class per sample")
     if not y.size:
         return np.zeros(0, np.int64)
-    if y.dtype.kind == "f" and np.isfinite(y).all() and bool((y == np.rint(y)).all()):
-        y = y.astype(np.int64)  # 1.0 for 1, as files and frames have them
+    if y.dtype.kind == "f":
+        odd = np.flatnonzero(~np.isfinite(y))
+        value = f"{name}[{odd[0]}] = {y[odd[0]]}" if odd.size else ""
+        rule(not odd.size, value, f"{odd.size} labels are NaN or infinite", "give these samples a label, or drop them")
+        y = y.astype(np.int64) if bool((y == np.rint(y)).all()) else y  # 1.0 for 1, as files and frames have them
     remedy = "cut the numbers into classes, or give the pair (x, y) to TorchTask, which takes real numbers"
     rule(y.dtype.kind in "biuU", f"{name} of dtype {y.dtype}", "labels are whole numbers or words", remedy)
     return y.astype(np.int64) if y.dtype.kind in "biu" else y

@@ -196,7 +196,7 @@ class Dataset:
 
     @classmethod
     def from_huggingface(
-        cls, samples: Any, target: str = "", client: str = "", *, features: str | Sequence[str] = (), **more: Any
+        cls, samples: Any, target: str = "", client: str = "", *, features: own_tables.Chosen = None, **more: Any
     ) -> Dataset:
         """A `datasets.Dataset`, or a `DatasetDict` with train and test; `target` and `client` name columns.
 
@@ -207,7 +207,7 @@ class Dataset:
 
     @classmethod
     def from_flwr_partitioner(
-        cls, partitioner: Any, target: str = "", *, features: str | Sequence[str] = (), **more: Any
+        cls, partitioner: Any, target: str = "", *, features: own_tables.Chosen = None, **more: Any
     ) -> Dataset:
         """A partitioner of flwr-datasets with its dataset assigned: every partition becomes a client of that number.
 

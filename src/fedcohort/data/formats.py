@@ -172,7 +172,8 @@ def _read_npy(stream: IO[bytes], path: Path, name: str, limits: ReadLimits, file
 def _not_plain(path: Path, name: str, dtype: np.dtype[Any]) -> DataError:
     """Objects are pickles, and never read; what was meant are mostly words, from a column of a data frame."""
     what = "Python objects" if dtype.hasobject else str(dtype)
-    remedy = f"save it again with {name}={name}.astype(str) if these are words, {name}.astype(float) if numbers"
+    number = "int" if name.startswith(("y", "client", "activity")) else "float"  # labels and owners are whole numbers
+    remedy = f"save it again with {name}={name}.astype(str) if these are words, {name}.astype({number}) if numbers"
     return DataError(
         str(path), f"the file is refused ({name!r} holds {what}, and only plain numbers and words are read)", remedy
     )

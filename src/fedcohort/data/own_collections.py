@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedcohort.data.array_checks import rule
-from fedcohort.data.own_tables import CLIENTS, TARGETS, named_column
+from fedcohort.data.own_tables import CLIENTS, TARGETS, Chosen, chosen_features, named_column
 from fedcohort.errors import DataError, UnknownName
 from fedcohort.types import Array
 
@@ -54,9 +54,7 @@ def _stacked(name: str, items: Sequence[Any]) -> Array:
     return out[..., None] if out.ndim == 3 and out.dtype == np.uint8 else out  # grey images have no channel axis
 
 
-def huggingface_arrays(
-    samples: Any, target: str = "", client: str = "", features: str | Sequence[str] = ()
-) -> dict[str, Any]:
+def huggingface_arrays(samples: Any, target: str = "", client: str = "", features: Chosen = None) -> dict[str, Any]:
     """What `Dataset.from_arrays` needs of a `datasets.Dataset`; see `Dataset.from_huggingface`."""
     train, test = samples, None
     if isinstance(samples, Mapping):
@@ -73,7 +71,7 @@ def huggingface_arrays(
     return {**out, "class_names": _class_names(train, target)}
 
 
-def partition_arrays(partitioner: Any, target: str = "", features: str | Sequence[str] = ()) -> dict[str, Any]:
+def partition_arrays(partitioner: Any, target: str = "", features: Chosen = None) -> dict[str, Any]:
     """What `Dataset.from_arrays` needs of a partitioner of flwr-datasets."""
     fits = hasattr(partitioner, "load_partition") and hasattr(partitioner, "num_partitions")
     rule(fits, f"a {type(partitioner).__name__}", "this is not a partitioner", "give one of flwr_datasets.partitioner")
@@ -89,15 +87,16 @@ def partition_arrays(partitioner: Any, target: str = "", features: str | Sequenc
 
 
 def _chosen(
-    samples: Any, target: str, client: str, features: str | Sequence[str], *, owners: bool = True
+    samples: Any, target: str, client: str, features: Chosen, *, owners: bool = True
 ) -> tuple[str, str, tuple[str, ...]]:
     """The columns of labels, of owners (or "") and of samples."""
     names = list(samples.column_names)
     target = named_column("target", target, names, TARGETS)
     rule(bool(target), f"columns {', '.join(names)}", "none of them is named as the labels", "give target='COLUMN'")
     client = named_column("client", client, [n for n in names if n != target], CLIENTS) if owners else ""
-    used = (features,) if isinstance(features, str) else tuple(features)
-    return target, client, used or _sample_columns(samples, [n for n in names if n not in (target, client)])
+    roles = {client: "the client", target: "the target"}
+    used = chosen_features(features, names, roles)
+    return target, client, used or _sample_columns(samples, [n for n in names if n not in roles])
 
 
 def _class_names(samples: Any, target: str) -> tuple[str, ...] | None:

@@ -24,6 +24,7 @@ TARGETS = ("target", "label", "class", "y")  # the usual names, in any case
 CLIENTS = ("client", "owner", "client_id")
 MANY = 100  # labels; where there are more, and most occur once, the column is a number to be predicted
 Columns = dict[str, Array]
+Chosen = str | Sequence[str] | None  # columns by name; None leaves it open
 _NOT_TEXT = {  # how files begin that are taken for CSV: what they are, and what to do
     b"PK\x03\x04": ("a zip file (.npz, or a spreadsheet)", "name it as npz:{}, or save the sheet as CSV"),
     b"PAR1": ("a parquet file", "name it as parquet:{}"),
@@ -48,26 +49,26 @@ def table_arrays(
     client: str = "",
     *,
     drop: str | Sequence[str] = (),
-    features: str | Sequence[str] = (),
+    features: Chosen = None,
     standardise: bool = True,
 ) -> dict[str, Any]:
     """What `Dataset.from_arrays` needs of a table; see `Dataset.from_pandas` for the arguments."""
     columns = _columns(frame)
     target = named_column("target", target, columns, TARGETS) or _no_target(columns)
     drop = (drop,) if isinstance(drop, str) else tuple(drop)
-    features = (features,) if isinstance(features, str) else tuple(features)
-    for column in (*drop, *features):
+    for column in drop:
         if column not in columns:
             raise UnknownName.among("column", column, columns)
     left = {c: v for c, v in columns.items() if c not in drop}
     client = named_column("client", client, {c: v for c, v in left.items() if c != target}, CLIENTS)
-    used = features or tuple(c for c in left if c not in (target, client))
+    roles = {**dict.fromkeys(drop, "among those to drop"), client: "the client", target: "the target"}
+    used = chosen_features(features, columns, roles) or tuple(c for c in left if c not in roles)
     rule(bool(used), "the table", "no column is left as a feature", "give more columns")
     x = np.stack([_feature(c, columns[c]) for c in used], axis=1)
-    y = _ids(target, columns[target])
+    y = _ids("target", target, columns[target])
     _check_classes(target, y)
     scale, shift = _standard(x) if standardise else (1.0, 0.0)
-    owner = _ids(client, columns[client]) if client else None
+    owner = _ids("client", client, columns[client]) if client else None
     return {"x": x.astype(np.float32), "y": y, "client": owner, "scale": scale, "shift": shift}
 
 
@@ -151,28 +152,53 @@ def named_column(what: str, given: str, columns: Collection[str], usual: tuple[s
     return found[0] if found else ""
 
 
+def chosen_features(given: Chosen, columns: Collection[str], roles: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns that are named as features (none: that is left open); one with another role is refused."""
+    if given is None:
+        return ()
+    names = (given,) if isinstance(given, str) else tuple(given)
+    rule(bool(names), f"features={given!r}", "no column is left as a feature", "name some, or leave features out")
+    for name in names:
+        if name not in columns:
+            raise UnknownName.among("column", name, columns)
+        said = f"it is {roles.get(name)}, and a feature is what the model may see"
+        rule(name not in roles, f"column {name!r} in features", said, "leave it out of features")
+    return names
+
+
 def _no_target(columns: Mapping[str, Any]) -> str:
     names = ", ".join(columns)
     raise DataError(f"columns {names}"[:300], "none of them is named as the labels", "give target='COLUMN'")
 
 
 def _feature(name: str, column: Array) -> NDArray[np.float64]:
-    _check_missing(name, column)
+    _check_missing(name, column, f"leave out these rows, or the column with drop=[{name!r}]")
     if column.dtype.kind not in "biuf":
-        kinds = list(dict.fromkeys(str(v)[:20] for v in column[:50].tolist()))
-        some = ", ".join(kinds[:3]) + (", ..." if len(kinds) > 3 else "")
-        remedy = f"encode it as numbers, leave it out with drop=[{name!r}], or say client={name!r} if it names owners"
-        if all(_is_number(k.replace(",", ".", 1)) for k in kinds):
-            remedy = "write decimals with a point"
-        raise DataError(f"column {name!r}", f"a feature is a number, and this holds {some}", remedy)
+        raise _not_numbers(name, [str(v) for v in column.tolist()])
     finite = bool(np.isfinite(column).all())
     rule(finite, f"column {name!r}", "it holds an infinite number", "replace it, or leave the row out")
     return column.astype(np.float64)
 
 
-def _ids(name: str, column: Array) -> Array:
+def _not_numbers(name: str, cells: Sequence[str]) -> DataError:
+    """What a column holds besides numbers: the first of a few cells with its row, else what there is."""
+    odd = [at for at, cell in enumerate(cells) if not _is_number(cell)]
+    words = [at for at in odd if not _is_number(cells[at].replace(",", ".", 1))]
+    point = "write decimals with a point" if odd and not words else ""
+    odd = words or odd
+    if odd and 2 * len(odd) <= len(cells):
+        first = f"the first is {cells[odd[0]][:20]!r} in row {odd[0] + 1}"
+        remedy = point or f"put numbers there, leave out these rows, or the column with drop=[{name!r}]"
+        return DataError(f"column {name!r}", f"{len(odd)} cells are not numbers, and {first}", remedy)
+    kinds = list(dict.fromkeys(cell[:20] for cell in cells[:50]))
+    some = ", ".join(kinds[:3]) + (", ..." if len(kinds) > 3 else "")
+    encode = f"encode it as numbers, leave it out with drop=[{name!r}], or say client={name!r} if it names owners"
+    return DataError(f"column {name!r}", f"a feature is a number, and this holds {some}", point or encode)
+
+
+def _ids(role: str, name: str, column: Array) -> Array:
     """Labels or owners: whole numbers or words."""
-    _check_missing(name, column)
+    _check_missing(name, column, f"leave out these rows, or name another column as {role}")
     if column.dtype.kind == "f" and bool(((column == np.rint(column)) & (np.abs(column) < 1 << 53)).all()):
         return column.astype(np.int64)
     if column.dtype.kind not in "iuf":
@@ -180,11 +206,11 @@ def _ids(name: str, column: Array) -> Array:
     return plain_array(name, column)
 
 
-def _check_missing(name: str, column: Array) -> None:
+def _check_missing(name: str, column: Array, otherwise: str) -> None:
     gone = np.array([v is None or v == "" or v != v for v in column.tolist()])
     if gone.any():
-        row, remedy = int(np.argmax(gone)), f"fill them in, leave out these rows, or the column with drop=[{name!r}]"
-        raise DataError(f"column {name!r}", f"{int(gone.sum())} cells are empty, the first in row {row + 1}", remedy)
+        said = f"{int(gone.sum())} cells are empty, the first in row {int(np.argmax(gone)) + 1}"
+        raise DataError(f"column {name!r}", said, f"fill them in, {otherwise}")
 
 
 def _check_classes(name: str, y: Array) -> None:

@@ -72,7 +72,7 @@ def server_split(data: Dataset, validation: float, unlabelled: float, by: str, s
 
 
 def cut(labels: Index, owner: Index | None, share: float, by: str, rng: np.random.Generator) -> Mask:
-    """Which samples are cut away: about this share, in this way."""
+    """Which samples are cut away: about this share, in this way; an owner keeps a sample where that is possible."""
     if by not in WAYS:
         raise UnknownName.among("split", by, WAYS)
     if share <= 0.0:
@@ -81,7 +81,10 @@ def cut(labels: Index, owner: Index | None, share: float, by: str, rng: np.rando
         raise DataError(f"split {by!r}", "the dataset names no owners", "split by class")
     if by == "owner" and owner is not None:
         return _whole_owners(labels, owner, share, rng)
-    return _share_of_each(labels if by == "class" or owner is None else owner, share, rng)
+    if by == "within" and owner is not None:
+        return _share_of_each(owner, share, rng, keep=1)
+    taken = _share_of_each(labels, share, rng)
+    return taken if owner is None else _spared(taken, labels, owner, rng)
 
 
 def _whole_owners(labels: Index, owner: Index, share: float, rng: np.random.Generator) -> Mask:
@@ -96,12 +99,33 @@ def _whole_owners(labels: Index, owner: Index, share: float, rng: np.random.Gene
     return np.isin(who, by_kind[places])
 
 
-def _share_of_each(group: Index, share: float, rng: np.random.Generator) -> Mask:
-    """The same share of every group, chosen at random, rounded to the nearest sample."""
+def _spared(taken: Mask, labels: Index, owner: Index, rng: np.random.Generator) -> Mask:
+    """An owner whose samples are all taken gets one back, for one of the same class of somebody who has more."""
+    _, who = np.unique(owner, return_inverse=True)
+    left = np.bincount(who[~taken], minlength=int(who.max(initial=-1)) + 1)
+    last = np.flatnonzero(left[who] == 0)
+    if not last.size:
+        return taken
+    instead = rng.permutation(np.flatnonzero(~taken))
+    waiting = {label: instead[labels[instead] == label].tolist() for label in np.unique(labels[last]).tolist()}
+    out = taken.copy()
+    for row in last.tolist():
+        others = waiting[int(labels[row])]
+        while others and left[who[row]] == 0:
+            other = others.pop()
+            if left[who[other]] > 1:
+                out[row], out[other] = False, True
+                left[who[other]] -= 1
+                left[who[row]] += 1
+    return out
+
+
+def _share_of_each(group: Index, share: float, rng: np.random.Generator, keep: int = 0) -> Mask:
+    """The same share of every group, chosen at random, rounded to the nearest sample; at least `keep` are left."""
     shuffled = rng.permutation(group.size)
     order = shuffled[np.argsort(group[shuffled], kind="stable")]
     _, start, size = np.unique(group[order], return_index=True, return_counts=True)
     rank = np.arange(group.size) - np.repeat(start, size)
     out = np.zeros(group.size, np.bool_)
-    out[order] = rank < np.repeat(np.rint(share * size), size)
+    out[order] = rank < np.repeat(np.minimum(np.rint(share * size), size - keep), size)
     return out

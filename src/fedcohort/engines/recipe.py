@@ -43,3 +43,15 @@ def network_of(model: Modeled) -> Network | None:
     """The network inside, or None for torch modules."""
     inner = recipe_of(model).model
     return inner if isinstance(inner, Network) else None
+
+
+def named(function: Any) -> str:
+    """What a function of the user's is called."""
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def said(error: Exception) -> str:
+    """The exception in one line."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text[:200].rstrip('.')}" if text else type(error).__name__

@@ -11,7 +11,7 @@ import numpy as np
 from fedcohort.core.rng import generator
 from fedcohort.engines.interface import ClientData
 from fedcohort.engines.losses import CROSS_ENTROPY
-from fedcohort.engines.recipe import Modeled, Recipe, recipe_of
+from fedcohort.engines.recipe import Modeled, Recipe, named, recipe_of, said
 from fedcohort.engines.torch_device import torch_package
 from fedcohort.engines.torch_losses import IGNORED, Criterion
 from fedcohort.engines.torch_modules import build
@@ -142,15 +142,3 @@ def _optimiser(recipe: Recipe, module: nn.Module) -> None:
     if not isinstance(made, torch.optim.Optimizer):
         value = f"optimiser {named(recipe.optimiser)}"
         raise TrainingError(value, f"it returns {type(made).__name__}, not a torch.optim.Optimizer", remedy)
-
-
-def named(function: Any) -> str:
-    """What a function of the user's is called."""
-    inner = getattr(function, "func", function)
-    return str(getattr(inner, "__name__", type(inner).__name__))
-
-
-def said(error: Exception) -> str:
-    """The exception in one line."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text[:200].rstrip('.')}" if text else type(error).__name__

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.engines.networks import Network
-from fedcohort.engines.recipe import Factory
+from fedcohort.engines.recipe import Factory, named, said
 from fedcohort.engines.torch_device import torch_package
-from fedcohort.errors import TrainingError
+from fedcohort.errors import FedcohortError, TrainingError
 from fedcohort.types import Model
 
 if TYPE_CHECKING:
@@ -20,15 +20,25 @@ if TYPE_CHECKING:
 
 def build(model: Network | Factory) -> nn.Module:
     """A module from a network or a factory; what it drops out is drawn per client, alike in every engine."""
-    torch = torch_package()
     from fedcohort.engines.torch_layers import seeded, sequential
 
-    if isinstance(model, Network):
-        return sequential(model)
-    made = model()
+    return sequential(model) if isinstance(model, Network) else seeded(module_of(model))
+
+
+def module_of(factory: Factory) -> nn.Module:
+    """What a factory makes; an exception in it is one sentence."""
+    torch = torch_package()
+    try:
+        made = factory()
+    except FedcohortError:
+        raise
+    except Exception as error:
+        remedy = "give a function that makes the module without arguments, e.g. lambda: MyNet(hidden=32)"
+        raise TrainingError(f"factory {named(factory)}", f"it raises {said(error)}", remedy) from error
     if not isinstance(made, torch.nn.Module):
         raise TrainingError(f"a {type(made).__name__}", "a factory must make a torch.nn.Module", "return one")
-    return seeded(made)
+    module: nn.Module = made
+    return module
 
 
 def initial(model: Network | Factory, rng: np.random.Generator) -> Model:

@@ -81,9 +81,9 @@ class TrainedModel:
             raise ConfigError(
                 "to_torch()", "what makes the module is not known here", "make it and load state_dict() into it"
             )
-        from fedcohort.engines.torch_modules import Flat, build
+        from fedcohort.engines.torch_modules import Flat, build, module_of
 
-        module = build(self.made_from) if isinstance(self.made_from, Network) else self.made_from()
+        module = build(self.made_from) if isinstance(self.made_from, Network) else module_of(self.made_from)
         Flat(module).write(self.flat.params, self.flat.buffers, self.flat.counters)
         return module.eval()
 
@@ -117,7 +117,9 @@ def layout_of(model: Network | Factory) -> tuple[TensorPlace, ...]:
         found = [TensorPlace(t.name, t.shape) for t in model.tensors]
         sizes = (("buffers", model.n_buffers), ("counters", len(model.normalised)))
         return (*found, *(TensorPlace(part, (size,), part) for part, size in sizes if size))
-    module = model()
+    from fedcohort.engines.torch_modules import module_of
+
+    module = module_of(model)
     found = [TensorPlace(n, tuple(p.shape)) for n, p in module.named_parameters() if p.requires_grad]
     kinds = [(n, b, "buffers" if b.is_floating_point() else "counters") for n, b in module.named_buffers()]
     return (*found, *(TensorPlace(n, tuple(b.shape), kind) for n, b, kind in kinds))

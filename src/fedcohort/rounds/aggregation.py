@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedcohort.core.rng import generator
+from fedcohort.errors import ContractError
 from fedcohort.methods._parts.server_validation import mean_loss
 from fedcohort.protocols import Aggregated, Aggregation, Method, ServerEvaluator
 from fedcohort.rounds.backend import Backend
@@ -42,10 +43,19 @@ def aggregate(
         landed.reasons.update({int(c): ABANDONED for c in updates.clients})
         method.aggregate(model, updates.rows(rows[:0]), context)
         return model, {"abandoned": 1.0}
-    made: Aggregated = method.aggregate(model, updates, context)
+    made = _checked(method.aggregate(model, updates, context), type(method).__name__)
     landed.outcome[rows[~made.accepted]] = Outcome.FILTERED
     landed.reasons.update({int(k): v for k, v in made.reasons.items()})
     return made.model, {f"method.{k}": float(v) for k, v in made.info.items()}
+
+
+def _checked(made: Any, name: str) -> Aggregated:
+    """What the method returned, or the reason why it breaks the contract."""
+    if not isinstance(made, Aggregated):
+        what = "nothing" if made is None else " ".join(f"{type(made).__name__} {made!r}".split())[:80]
+        remedy = "write: return Aggregated(model, accepted)"
+        raise ContractError(f"{name}.aggregate returned {what}", "it must return an Aggregated", remedy)
+    return made
 
 
 def context_of(landed: Landed, plan: Plan, backend: Backend, seed: int, index: int) -> Aggregation:

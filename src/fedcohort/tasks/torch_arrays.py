@@ -50,7 +50,7 @@ def pair_of(data: Any) -> tuple[Any, Any]:
 
 
 def groups_of(y: Array) -> Index:
-    """A label of each target for worlds that divide by label: the class, the tenth of the range, the first of many."""
+    """A label of each target for worlds that divide by label: the class, the decile, the first of many."""
     if y.ndim == 1 and y.dtype.kind == "i":
         return y
     if y.dtype.kind == "b":

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from fedcohort.core.rng import generator
 from fedcohort.data.dataset import Dataset
 from fedcohort.engines.networks import Network
-from fedcohort.engines.recipe import Factory, Loss, Recipe, recipe_of
+from fedcohort.engines.recipe import Factory, Loss, Recipe, named, recipe_of, said
+from fedcohort.engines.reserved_names import reserved
 from fedcohort.engines.trained_model import TrainedModel, layout_of
 from fedcohort.errors import DataError, TrainingError, UnknownName, check
 from fedcohort.protocols import ClientEvaluator, ServerEvaluator, World
@@ -103,7 +104,7 @@ class TorchTask(ClassificationSpec):
         factory = None if callable(optimiser) else optimiser
         local = plan_with(LOCAL, **plan, **({} if factory is None else {"optimiser": factory}))
         recipe = Recipe(_factory(model), own, optimiser if callable(optimiser) else None, augmentation_of(augmentation))
-        for key, value in (("_store", store), ("loss_name", loss_name), ("metrics", dict(metrics or {}))):
+        for key, value in (("_store", store), ("loss_name", loss_name), ("metrics", _metrics_of(metrics))):
             object.__setattr__(self, key, value)
         super().__init__(
             store.dataset.name,
@@ -117,8 +118,6 @@ class TorchTask(ClassificationSpec):
             seed=seed,
             about="a torch module of your own",
         )
-        bad = [key for key, value in self.metrics.items() if not callable(value)]
-        check(not bad, f"metric {', '.join(bad)}", "a metric is a function of (outputs, targets)", "give functions")
 
     metrics: dict[str, Metric]
     loss_name: str
@@ -201,7 +200,7 @@ class BoundTorchTask(BoundClassification):
         def logits(x: Array) -> Real:
             return np.asarray(self.engine.logits(model.params[None], inputs_of(x), buffers)[0])
 
-        return TrainedModel(model, layout_of(inner), inner, None if self._own else logits)
+        return TrainedModel(model, layout_of(inner), inner, None if self._own else logits, self.mine.data.class_names)
 
     def _batch_losses(self, model: Model, clients: Index, plan: Plan) -> NDArray[np.float64]:
         """The loss on one mini-batch each, drawn per (seed, round, client)."""
@@ -228,7 +227,7 @@ class BoundTorchTask(BoundClassification):
 
     def _check_metrics(self) -> bool:
         """Whether the loss gives one number per sample; metrics that cannot be computed are refused."""
-        from fedcohort.engines.torch_checks import dry_run, said
+        from fedcohort.engines.torch_checks import dry_run
 
         dry = dry_run(self.mine.model, self._data)
         for name, metric in self.mine.metrics.items():
@@ -306,7 +305,6 @@ def _factory(model: Any) -> Network | Factory:
 
 def _loss_of(given: str | Loss | None, kind: str) -> tuple[str, Loss | None]:
     """The name of the loss, and the loss where it is not the cross-entropy of class labels."""
-    from fedcohort.engines.torch_checks import named
     from fedcohort.engines.torch_losses import own_loss
 
     usual = {"labels": "cross-entropy", "numbers": "mse", "flags": "binary-cross-entropy", "tokens": "cross-entropy"}
@@ -320,6 +318,16 @@ def _loss_of(given: str | Loss | None, kind: str) -> tuple[str, Loss | None]:
         "use e.g. 'mse'",
     )
     return chosen if isinstance(chosen, str) else named(chosen), own_loss(chosen)
+
+
+def _metrics_of(given: Mapping[str, Metric] | None) -> dict[str, Metric]:
+    """Metrics of one's own, under names that no column of a run has."""
+    metrics = dict(given or {})
+    bad = [key for key, value in metrics.items() if not callable(value)]
+    check(not bad, f"metric {', '.join(bad)}", "a metric is a function of (outputs, targets)", "give functions")
+    for key in metrics:
+        check(not reserved(key), f"metric {key!r}", "a run has a column of this name", f"call it e.g. 'my_{key}'")
+    return metrics
 
 
 def _readers(signals: frozenset[str]) -> list[str]:

@@ -15,7 +15,13 @@ LARGEST_LOSS = 1e6  # of a model that was never fit to be averaged
 
 def validation_evaluator(evaluator: ServerEvaluator | None, name: str) -> ServerEvaluator:
     """The evaluator, if it has labelled validation data; otherwise the error that says what to do."""
-    if evaluator is None or evaluator.size("validation") == 0:
+    if evaluator is None:
+        raise BadParameter(
+            f"method {name!r} on a task that gives methods no labelled validation data",
+            "it compares class logits on such data, which a loss of one's own or targets that are not classes rule out",
+            "train on class numbers with the default loss, or choose a method that needs none such as fedavg",
+        )
+    if evaluator.size("validation") == 0:
         raise BadParameter(
             f"method {name!r} on a task without a server validation split",
             "it compares models on labelled data held at the server (never the test set)",
