@@ -12,6 +12,8 @@ from unittest import mock
 import pytest
 
 from fedcohort.cli.main import main
+from fedcohort.experiment.config import RunConfig
+from fedcohort.experiment.runs import build
 
 FEW = ["--task", "digits-softmax", "--rounds", "3", "--cohort-size", "5"]
 
@@ -225,6 +227,19 @@ def test_the_installed_command_and_the_module_are_the_same_program():
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
+
+
+def test_the_world_that_is_shown_is_that_of_a_run(tmp_path):
+    """Without --task it is the world of a run that names no task: the samples are its pool, and it says so."""
+    first, _ = fedcohort("world", "show", "mixed-v1", "--rows", "2")
+    named, _ = fedcohort("world", "show", "mixed-v1", "--rows", "2", "--task", "digits-mlp")
+    told = json.loads(fedcohort("world", "show", "mixed-v1", "--json")[0])
+    digest = build(RunConfig()).world.digest
+    assert told["task"] == RunConfig().task == "digits-mlp"
+    assert told["summary"]["digest"] == digest
+    assert digest in first
+    assert "over the samples of digits-mlp, the task of a run that names none, as a run of seed 0 has it" in first
+    assert first.replace(", the task of a run that names none", "") == named
 
 
 def test_version():

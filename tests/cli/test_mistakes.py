@@ -86,6 +86,8 @@ COMMANDS = {  # a command -> parts of the sentence
     "compare empty": "folder empty: it holds no runs; name a run folder or a folder of runs",
     "compare empty --metric acuracy": "metric 'acuracy': there is no metric of this name; choose from best,",
     "compare empty --by colour": "choose from method, selector",
+    "compare empty --metric time_to_target --target 80": "target = 80: an accuracy lies between 0 and 1; use e.g. 0.8",
+    "report empty --target 80": "target = 80: an accuracy lies between 0 and 1; use e.g. 0.8",
     "report empty -o x.docx": "file 'x.docx': its name must end in .html,",
     "export empty": "export: no destination was given; add --torch model.pt,",
     "reproduce flash:fig5 --main --show": "--main with --show: it says what to run, and --show runs nothing",
@@ -330,7 +332,8 @@ def test_there_are_many_and_names_ignore_case(place):
     assert len(COMMANDS) + len(LINES) >= 150
     for kind, name in (("selector", "OORT"), ("method", "FedAvg"), ("world", "Mixed-V1"), ("task", "Digits-MLP")):
         assert fc.RunConfig(**{kind: name}).canonical() == fc.RunConfig(**{kind: name.lower()})
-    assert "fedcm-table3-laptop.json" in mistake("reproduce", "FedCM:Table3", "--scale", "laptop", "--show", cwd=place)
+    said = mistake("reproduce", "FedCM:Table3", "--scale", "LAPTOP", "--show", cwd=place)
+    assert "it holds no result of FedCM:Table3 at scale laptop" in said
 
 
 def test_a_sweep_of_nothing_explains_itself(place):

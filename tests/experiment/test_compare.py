@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedcohort import __version__
 from fedcohort.errors import BadParameter, StoreError, UnknownName
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.metrics import paired
@@ -19,7 +20,9 @@ from fedcohort.experiment.metrics.comparison import compare, compare_records
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.experiment.store import Store
 from fedcohort.experiment.sweep import from_mapping, run_sweep
+from fedcohort.report.build import ReportOptions, make_report
 from fedcohort.rounds.history import History
+from fedcohort.storage.journal import Journal
 
 
 @pytest.mark.parametrize(
@@ -262,3 +265,31 @@ def test_from_a_sweep_to_a_table(tmp_path):
         compare([tmp_path / "nothing"])
     with pytest.raises(StoreError, match="holds no runs"):
         compare([tmp_path / "runs" / "sweeps"])
+
+
+@pytest.mark.parametrize("target", [80, 0, -0.5, float("nan")])
+def test_a_target_that_no_accuracy_reaches_is_refused(target, tmp_path):
+    """Before anything is read: the folder need not even be there."""
+    for way in (
+        lambda: compare(tmp_path / "none", name="time_to_target", target=target),
+        lambda: make_report([tmp_path / "none"], tmp_path / "r.html", ReportOptions(target=target)),
+    ):
+        with pytest.raises(BadParameter, match=f"target = {target:g}: an accuracy lies between 0 and 1; use e.g. 0.8"):
+            way()
+
+
+def test_a_deployment_is_said_to_be_one(tmp_path):
+    (tmp_path / "runs" / "state").mkdir(parents=True)
+    header = {"kind": "flower", "selector": "oort", "seed": 1, "version": __version__}
+    Journal.create(tmp_path / "runs" / "state" / "journal.db", header).close()
+    for path in (tmp_path / "runs", tmp_path / "runs" / "state"):
+        with pytest.raises(StoreError, match="it belongs to a deployment and has no configuration of a run; leave it"):
+            compare(path)
+    store = Store(tmp_path / "runs")
+    store.obtain(RunConfig(task="quadratic", rounds=2, cohort_size=2))
+    (note, *_) = compare(tmp_path / "runs").notes
+    assert "state: it belongs to a deployment" in note
+    assert note.startswith("left out: ")
+    (tmp_path / "runs" / "bad").mkdir()
+    (tmp_path / "runs" / "bad" / "journal.db").write_bytes(b"no" * 200)
+    assert "1 of 2 runs are not finished and left out" in compare(tmp_path / "runs").notes

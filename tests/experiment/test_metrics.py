@@ -116,6 +116,9 @@ def test_participation_by_hand():
     assert (found.coverage, found.ratio, found.most, found.least) == (0.75, None, 4, 0)
     assert m.participation([6, 2, 4]).ratio == 3.0
     assert m.participation([1, 1]).jain == 1.0
+    assert (
+        m.participation([0, 0]).jain is m.participation([]).jain is None
+    )  # nobody was asked: nothing to be fair about
 
 
 def test_spread_by_hand():

@@ -124,7 +124,7 @@ def test_damaged_runs_and_repeated_seeds_are_left_out_with_a_note(few, made, tmp
     made("again", [0.9], config={"selector": "oort", "seed": 0, "rounds": 4})
     (made("bad", [0.1]) / "journal.db").write_bytes(b"no" * 200)
     text, data = page_of(few, tmp_path)
-    assert "1 runs repeat the seed" in text
+    assert "1 run is left out: a newer run has the same setting, selector and seed" in text
     assert "left out: journal" in text
     assert len(data["runs"]) == 6
 

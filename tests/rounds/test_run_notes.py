@@ -77,6 +77,39 @@ def test_results_that_mean_something_else(made, policy, said):
     assert said is None or said in found[0]
 
 
+class Hours:
+    """A world in which somebody is there only in these rounds, each of which begins ten seconds after the last."""
+
+    def __init__(self, *rounds):
+        self.rounds = rounds
+
+    def available(self, index, clock):
+        assert clock == 10.0 * index
+        return np.arange(3 if index in self.rounds else 0)
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        (Hours(), "nobody was available; choose another world."),
+        (Hours(0, 1, 2, 3), "clients were available, but the selector chose nobody; choose another selector or"),
+        (
+            Hours(0, 3),
+            "nobody was available in 2 of these, and in 1 the selector chose nobody; choose another world or",
+        ),
+        (None, "nobody was available, or the selector chose nobody; choose another world or selector."),
+    ],
+)
+def test_whose_doing_it_was_that_nobody_was_asked(world, said):
+    """Four rounds, in the first of which somebody was asked."""
+    made = history(ok=0, asked=0.0)
+    rows = [
+        {**row, "clock": 10.0 * (t + 1), "asked": 0.0 if t else 10.0, "ok": 10.0} for t, row in enumerate(made.rows)
+    ]
+    (found,) = findings(History(20, rows), ROUNDS, START, FINE, world)
+    assert found.startswith(f"nobody was asked in 3 of 4 rounds: {said}")
+
+
 def test_a_model_that_is_not_finite_has_diverged():
     found = findings(history(ok=10), ROUNDS, START, Model(np.array([1.0, np.nan], np.float32)))
     assert found == ["diverged: the model's parameters are not finite numbers; lower the learning rate."]

@@ -24,7 +24,11 @@ SMALL = {"task": "quadratic", "world": "mixed-v1(clients=12)", "cohort_size": 3,
         (Stopping(0.8), [0.9, 0.7], ""),
         (Stopping(0.8), [0.7, 0.8], "target: validation accuracy 0.8000 reached 0.8 after 2 rounds"),
         (Stopping(patience=2), [0.5, 0.5], ""),
-        (Stopping(patience=2), [0.5, 0.5, 0.5], "patience: no better validation accuracy than 0.5000 (round 1)"),
+        (
+            Stopping(patience=2),
+            [0.5, 0.5, 0.5],
+            "patience: no better validation accuracy than 0.5000 (round 0) in 2 rounds",
+        ),
         (Stopping(patience=2), [0.5, 0.4, 0.6, 0.5], ""),
         (Stopping(patience=2), [0.5, NAN, 0.4], ""),
         (Stopping(patience=2), [0.5, NAN, 0.4, 0.3], "patience: no better"),
@@ -34,6 +38,12 @@ SMALL = {"task": "quadratic", "world": "mixed-v1(clients=12)", "cohort_size": 3,
 def test_the_rule_by_hand(rule, scores, said):
     assert rule.reason(scores).startswith(said)
     assert bool(rule.reason(scores)) == bool(said)
+
+
+def test_rounds_are_numbered_as_in_the_journal():
+    said = Stopping(patience=1).reason([0.5, 0.6, 0.4])
+    assert said == "patience: no better validation accuracy than 0.6000 (round 1) in 1 round"
+    assert Stopping(0.8).reason([0.9]) == "target: validation accuracy 0.9000 reached 0.8 after 1 round"
 
 
 def test_a_run_ends_at_its_target_and_is_measured_there(tmp_path):

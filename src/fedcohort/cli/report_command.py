@@ -63,8 +63,6 @@ def report_command(
     """
     if out is None and figures is None:
         out = DEFAULT
-    if target is not None and not 0 < target <= 1:
-        raise BadParameter(f"--target {target}", "an accuracy lies between 0 and 1", "use e.g. 0.8")
     options = ReportOptions(
         tuple(metric or ()),
         baseline,

@@ -135,11 +135,12 @@ class _Bar:
 def _summary(finished: running.RunResult, how: str = "") -> None:
     history, console = finished.history, Console(highlight=False, soft_wrap=True)
     last = history.rows[-1] if history.rows else {}
+    usage = history.usage()
+    fair = f", participation fairness {history.fairness():.3f} (Jain)" if usage.asked.any() else ""
     console.print(
         f"{len(history.rows)} rounds, accuracy {last.get('accuracy', float('nan')):.4f}, "
-        f"virtual time {time_text(last.get('clock', 0.0))}, participation fairness {history.fairness():.3f} (Jain)"
+        f"virtual time {time_text(last.get('clock', 0.0))}{fair}"
     )
-    usage = history.usage()
     known, never = int((usage.asked > 0).sum()), int(((usage.asked > 0) & (usage.used == 0)).sum())
     replies = f"{usage.used.sum():,} of {usage.asked.sum():,} replies used"
     console.print(f"{replies}; {never} of {known} clients asked and never used")

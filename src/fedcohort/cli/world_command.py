@@ -7,7 +7,6 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from fedcohort.cli.options import Picture
@@ -37,7 +36,9 @@ def show(
     name: Annotated[str, typer.Argument(help="A name, name(key=value, ...), or a .json or .toml file.")],
     png: Picture = None,
     seed: Annotated[int, typer.Option(help="Seed of the world.")] = 0,
-    task: Annotated[str, typer.Option(help="Task whose samples are divided.", show_default="labels of digits")] = "",
+    task: Annotated[
+        str, typer.Option(help="Task whose samples are divided.", show_default="that of a run which names none")
+    ] = "",
     clients: Annotated[int | None, typer.Option(help="Number of clients, if not the world's own.")] = None,
     rows: Annotated[int, typer.Option(min=0, help="Number of clients to list.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print the specification and the summary as JSON.")] = False,
@@ -55,16 +56,20 @@ def show(
     spec = _spec(name)
     if clients is not None:
         spec = spec.replace(clients=clients, name=f"{spec.name} with {clients} clients")
-    world = _built(spec, task, seed)
+    of_run = task or _default_task()
+    world = _built(spec, of_run, seed)
     if png is not None:
         from fedcohort.report.plots.world_picture import draw_world
 
         draw_world(world, png)
     told = describe(world)
     if as_json:
-        typer.echo(json.dumps({"spec": spec.to_dict(), "summary": told.summary}, indent=2, default=_number))
+        plain = {"spec": spec.to_dict(), "task": of_run, "summary": told.summary}
+        typer.echo(json.dumps(plain, indent=2, default=_number))
         return
     typer.echo(told.text(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
+    why = "" if task else ", the task of a run that names none"
+    typer.echo(f"\nover the samples of {of_run}{why}, as a run of seed {seed} has it")
     if png is not None:
         typer.echo(f"wrote {png}")
 
@@ -76,17 +81,18 @@ def _spec(text: str) -> WorldSpec:
     return load(text) if text.endswith((".json", ".toml")) else make_world_spec(text)
 
 
+def _default_task() -> str:
+    from fedcohort.experiment.config import RunConfig
+
+    return RunConfig().task
+
+
 def _built(spec: WorldSpec, task: str, seed: int) -> BuiltWorld:
-    if task:
-        from fedcohort.experiment.runs import build_world_for
-        from fedcohort.registry.lookup import make_task_spec
+    """As a run builds it."""
+    from fedcohort.experiment.runs import build_world_for
+    from fedcohort.registry.lookup import make_task_spec
 
-        return build_world_for(spec, make_task_spec(task), seed)
-    from fedcohort.data.known import digits
-    from fedcohort.worlds.built_world import build_world
-
-    columns = digits()
-    return build_world(spec, np.concatenate([columns["y"], columns["y_test"]]), seed=seed)
+    return build_world_for(spec, make_task_spec(task), seed)
 
 
 def _number(value: Any) -> Any:

@@ -58,6 +58,11 @@ class RunConfig(RunSettings):
     device: Device = setting("auto", "where torch engines compute: auto, cpu, cuda, cuda:1, mps")
     precision: Precision = setting("float32", "forward passes of torch engines on a device: float32 or bfloat16")
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Selector, method, world and task."""
+        return tuple(getattr(self, kind) for kind in texts.KINDS)
+
     def canonical(self) -> RunConfig:
         """The same run with its texts in canonical form; unknown names and parameters are refused."""
         changes: dict[str, Any] = {}

@@ -7,7 +7,7 @@ import json
 import math
 import platform
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from fedcohort import __version__
 from fedcohort.core.columns import part
-from fedcohort.core.spec_string import file_of
 from fedcohort.engines.fused.processor import processor
 from fedcohort.engines.trained_model import TrainedModel, layout_from, plain_layout
 from fedcohort.errors import RunExists, RunWarning, StoreError
 from fedcohort.experiment.config import RunConfig, from_mapping
+from fedcohort.experiment.contents import CONTENTS, contents
 from fedcohort.experiment.perfect_choice import Informed
-from fedcohort.experiment.texts import WORLD, reads_files
+from fedcohort.experiment.texts import WORLD, name_of
 from fedcohort.protocols import Method, Selector
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
+from fedcohort.registry.own_objects import GIVEN
 from fedcohort.rounds.history import History, read_history
 from fedcohort.rounds.run_notes import doubts
 from fedcohort.sim.simulation import Simulation
@@ -31,6 +32,7 @@ from fedcohort.storage.journal import Journal
 from fedcohort.storage.journal_reader import JournalReader
 from fedcohort.storage.run_folder import RunFolder
 from fedcohort.storage.snapshots import Snapshots, write_durably
+from fedcohort.tasks.data_notes import data_notes
 from fedcohort.tasks.spec import Exportable
 from fedcohort.types import Model
 
@@ -40,10 +42,6 @@ if TYPE_CHECKING:
     from fedcohort.worlds.world_spec import WorldSpec
 
 CHANGED = "a file or a module that this run names has changed since it was started"
-NO_OWNERS = (
-    "the data name no owners, so mixed-v1 divides them among made-up clients, with label noise, slow clients and "
-    "drop-out; name the owners (client=...) or another world"
-)
 OnRound = Callable[[dict[str, float]], None]
 DEFAULTS = {"device": "auto", "precision": "float32"}  # left out of `bind`: an own task need not know them
 _PACKAGES = ("numpy", "numba", "scipy", "torch")
@@ -87,8 +85,8 @@ def build(config: RunConfig, own: Objects | None = None) -> Simulation:
     simulation = Simulation(selector, method, world, task, config)
     simulation.history.names = world.names
     simulation.history.notes = doubts(selector, method, config, task.plan())
-    if file_of(config.task) and config.world == WORLD and own.world is None and spec.owners() is None:
-        simulation.history.notes.append(NO_OWNERS)
+    by_default = own.world is None and name_of(config.world) == WORLD
+    simulation.history.notes += data_notes(spec, world, by_default=by_default)
     for text in simulation.history.notes:
         warnings.warn(text, RunWarning, stacklevel=2)
     return simulation
@@ -117,18 +115,17 @@ def run(
     if folder is not None and folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder}", "this is a file, and a run is kept in a folder", "name another place")
     if folder is not None and RunFolder(folder).begun:
-        raise RunExists(
-            f"run folder {folder}", "it holds a run already", f"`fedcohort resume {folder}`, or another --out"
-        )
+        how = how_to_resume(folder, config)
+        raise RunExists(f"run folder {folder}", "it holds a run already", f"{how}, or use another folder")
     simulation = build(config, own)  # before anything is written
     if folder is None:
         simulation.run(on_round)
         return RunResult(config, _with_model(simulation))
     files = RunFolder(folder)
     header: dict[str, Any] = {"config": config.to_dict(), "version": __version__}
-    four = (config.selector, config.method, config.world, config.task)
-    if any(":" in text for text in four) or reads_files(config.world):
-        header["digest"] = config.digest()  # of the files and modules as they are now
+    named = _contents(config, simulation, own)
+    if named or any(text.startswith(GIVEN) for text in config.texts):
+        header |= {"digest": config.digest(), CONTENTS: named}  # of files, modules and objects as they are now
     if simulation.history.names:
         header["clients"] = list(simulation.history.names)
     header["layout"] = plain_layout(_trained(simulation).layout)
@@ -156,7 +153,9 @@ def resume(folder: str | Path, on_round: OnRound | None = None, own: Objects | N
         config = configuration(journal)
         if changed_since(journal, config):
             warnings.warn(f"{folder}: {CHANGED}", RunWarning, stacklevel=2)
-        return _complete(config, build(config, own), RunFolder(folder), journal, on_round)
+        simulation = build(config, own)
+        _check_given(journal, config, simulation, own)
+        return _complete(config, simulation, RunFolder(folder), journal, on_round)
 
 
 def read(folder: str | Path) -> RunResult:
@@ -198,16 +197,47 @@ def changed_since(journal: JournalReader, config: RunConfig) -> bool:
     return journal.header.get("digest", "") not in ("", config.digest())
 
 
+def how_to_resume(folder: Path, config: RunConfig) -> str:
+    """What continues the run of this configuration: the command, unless it was started with objects."""
+    if any(text.startswith(GIVEN) for text in config.texts):
+        return "add resume=True to continue it with the same objects"
+    return f"`fedcohort resume {folder}`"
+
+
+def _contents(config: RunConfig, simulation: Simulation, own: Objects | None) -> dict[str, str]:
+    """Digests of what the texts of this run only name."""
+    given = {} if own is None else {"task": own.task, "world": own.world}
+    return contents(config, given, [simulation.task.plan(), plain_layout(_trained(simulation).layout)])
+
+
+def _check_given(journal: JournalReader, config: RunConfig, simulation: Simulation, own: Objects | None) -> None:
+    """Refuse to continue a run with another task or world than the one that it was started with."""
+    held = journal.header.get(CONTENTS, {})
+    given = [kind for kind in held if getattr(config, kind).startswith(GIVEN)]
+    now = _contents(config, simulation, own) if given else {}
+    other = [kind for kind in given if now.get(kind) != held[kind]]
+    if other:
+        what = " (other data, another model or other training)" if "task" in other else ""
+        raise RunExists(
+            f"run folder {journal.path.parent}",
+            f"it was started with another {' and another '.join(other)}{what}",
+            "give the same one again, or use another folder",
+        )
+
+
 def configuration(journal: JournalReader) -> RunConfig:
     """The configuration that a journal began with; refused where another version wrote it."""
     header = journal.check_version()
-    if not isinstance(header.get("config"), dict):
-        raise StoreError(
-            f"run folder {journal.path.parent}",
-            "it belongs to a deployment and has no configuration of a run",
-            "start its app again with this state_dir, or see `fedcohort flower status`",
-        )
+    refuse_deployment(
+        header, journal.path.parent, "start its app again with this state_dir, or see `fedcohort flower status`"
+    )
     return from_mapping(header["config"])
+
+
+def refuse_deployment(header: Mapping[str, Any], folder: Path, remedy: str = "leave it out") -> None:
+    """Refuse the state folder of a deployment, by the header of its journal."""
+    if not isinstance(header.get("config"), dict):
+        raise StoreError(f"run folder {folder}", "it belongs to a deployment and has no configuration of a run", remedy)
 
 
 def versions() -> dict[str, str]:

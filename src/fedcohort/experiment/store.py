@@ -146,7 +146,7 @@ def check_same(config: RunConfig, folder: Path) -> None:
         raise RunExists(
             f"run folder {folder}",
             f"it holds another run already (another {', '.join(names) or 'configuration'})",
-            f"use another --out, `fedcohort resume {folder}` for that run, or --force to put it aside",
+            f"use another --out, {running.how_to_resume(folder, held)} for that run, or --force to put it aside",
         )
     if running.changed_since(journal, config):
         raise RunExists(f"run folder {folder}", running.CHANGED, "use another --out, or --force to put it aside")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from fedcohort.registry.own_objects import GIVEN, check_arguments, source_digest
 from fedcohort.tasks import catalogue as tasks
 from fedcohort.tasks import own_task
 from fedcohort.worlds import catalogue as worlds
+from fedcohort.worlds.world_spec import WorldSpec
 
 KINDS = registry.KINDS
 # Parameters that came later count only where they are used, so that old digests hold.
@@ -99,7 +101,7 @@ def canonical(kind: str, text: str) -> str:
         _check_known(kind, name, key)
         default = known.get(key, inspect.Parameter.empty)  # a factory may take any key
         value = _like(_argument(kind, key, given[key], canonical), default)
-        if not _same(value, default):
+        if not _same(value, default) or value == ():  # an empty list is meant, and may be refused
             kept[key] = value
     return write(name, kept)
 
@@ -109,8 +111,7 @@ def resolved(kind: str, text: str) -> Any:
     if text.startswith(GIVEN):
         return {"name": text}
     if kind == "world":
-        spec = registry.make_world_spec(text).to_dict()
-        return _plain({k: _by_content(k, v) for k, v in spec.items() if k not in ("name", "about")})
+        return resolved_world(registry.make_world_spec(text))
     name, given = registry.parse(canonical(kind, text))
     full = {**defaults(kind, name), **given}
     used = (k for k in sorted(full) if k not in LATER or full[k] != LATER[k])
@@ -122,6 +123,20 @@ def resolved(kind: str, text: str) -> Any:
         **plain,
         **({"source": source_digest(name)} if ":" in name and not name.startswith(OWN) else {}),
     }
+
+
+def resolved_world(spec: WorldSpec) -> Any:
+    """Everything that a world says, as plain data; a file that it reads by what is in it."""
+    found = spec.to_dict()
+    return _plain({k: _by_content(k, v) for k, v in found.items() if k not in ("name", "about")})
+
+
+def content(kind: str, text: str) -> str:
+    """sha256 of what a text only names (a file, a module) with its parameters; empty where it names neither."""
+    outside = ":" in text or is_file(kind, text) or (kind == "world" and reads_files(text))
+    if text.startswith(GIVEN) or not outside:
+        return ""
+    return hashlib.sha256(json.dumps(resolved(kind, text), sort_keys=True).encode()).hexdigest()
 
 
 def reads_files(world: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.experiment.metrics.comparison import BY
-from fedcohort.experiment.metrics.stored_metrics import metric
+from fedcohort.experiment.metrics.stored_metrics import check_goal, metric
 from fedcohort.experiment.store import Store
 from fedcohort.report import tables
 from fedcohort.report.collected import Gathered, OnRead, gather
@@ -72,6 +72,7 @@ def make_report(
     """
     wanted = wanted or ReportOptions()
     wanted = replace(wanted, metrics=tuple(metric(ALSO.get(name, name)).name for name in wanted.metrics))
+    check_goal(wanted.target)
     if target is not None:
         check_target(target)
     if figures is not None and figures.exists() and not figures.is_dir():

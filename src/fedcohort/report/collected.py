@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from fedcohort.errors import FedcohortError, StoreError
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.metrics.comparison import Setting, named, one_entry, setting_names
-from fedcohort.experiment.metrics.stored_metrics import RunRecord
-from fedcohort.experiment.runs import read
+from fedcohort.experiment.metrics.comparison import Setting, named, one_entry
+from fedcohort.experiment.metrics.settings import counted, setting_names
+from fedcohort.experiment.metrics.stored_metrics import RunRecord, placed
+from fedcohort.experiment.runs import read, refuse_deployment
 from fedcohort.experiment.store import Store, client_accuracy
 from fedcohort.rounds.history import History
 from fedcohort.rounds.history_columns import Groups
@@ -144,31 +145,27 @@ def gather(
 
 
 def _arranged(found: list[tuple[Path, RunRecord, str]], by: str, notes: list[str]) -> Gathered:
-    names = setting_names([s.config for _, s, _ in found], by)
-    runs: dict[tuple[str, str, int], Run] = {}
-    for (folder, record, now), name in zip(found, names, strict=True):
-        run = Run(folder, record, now, name, str(getattr(record.config, by)))
-        key = (name, run.entry, record.config.seed)
-        if key not in runs or (run.finished and not runs[key].finished):
-            runs[key] = run
-    if len(runs) < len(found):
-        notes = [*notes, f"{len(found) - len(runs)} runs repeat the seed of another one and are left out"]
-    waiting = sum(not r.finished for r in runs.values())
+    records, left = counted((record for _, record, _ in found), by)
+    where = {id(record): (folder, now) for folder, record, now in found}
+    runs = []
+    for record, name in zip(records, setting_names(records, by), strict=True):
+        folder, now = where[id(record)]
+        runs.append(Run(folder, record, now, name, str(getattr(record.config, by))))
+    runs.sort(key=lambda r: (r.setting, r.entry, r.config.seed))
+    notes = [*notes, *left]
+    waiting = sum(not r.finished for r in runs)
     if waiting:
         notes = [
             *notes,
             f"{waiting} of {len(runs)} runs are not finished: drawn on their own, and in no table of metrics",
         ]
-    told = Counter(f"{run.entry}: {text}" for run in runs.values() for text in run.record.history.notes)
+    told = Counter(f"{run.entry}: {text}" for run in runs for text in run.record.history.notes)
     notes = [*notes, *(f"{text} ({'one run' if n == 1 else f'{n} runs'})" for text, n in told.most_common(MOST_NOTES))]
-    return Gathered(tuple(runs[k] for k in sorted(runs)), by, tuple(notes))
+    return Gathered(tuple(runs), by, tuple(notes))
 
 
 def _record(folder: Path, cohorts: bool) -> RunRecord:
-    if "config" not in RunFolder(folder).reader().header:
-        raise StoreError(
-            f"run folder {folder}", "it belongs to a deployment and has no configuration of a run", "leave it out"
-        )
+    refuse_deployment(RunFolder(folder).reader().header, folder)
     found = read(folder)
     rows = found.history.rows
     history = Columns(
@@ -180,4 +177,4 @@ def _record(folder: Path, cohorts: bool) -> RunRecord:
         ended=found.history.ended,
         notes=found.history.notes,
     )
-    return RunRecord(found.config, history, client_accuracy(folder))
+    return placed(RunRecord(found.config, history, client_accuracy(folder)), folder)

@@ -18,7 +18,7 @@ from fedcohort.methods.feddyn import FedDyn
 from fedcohort.methods.fednova import FedNova
 from fedcohort.methods.fedprox import FedProx
 from fedcohort.methods.scaffold import Scaffold
-from fedcohort.protocols import Method, Selector
+from fedcohort.protocols import Method, Selector, World
 from fedcohort.rounds.history import History
 from fedcohort.rounds.policy import RoundPolicy
 from fedcohort.selectors.fedcm import FedCMTS, FedCMUCB
@@ -64,9 +64,14 @@ def doubts(selector: Selector, method: Method, policy: RoundPolicy, plan: Plan) 
     return found
 
 
-def findings(history: History, policy: RoundPolicy, before: Mapping[str, float], model: Model) -> list[str]:
-    """What is wrong with the results of a run that has ended; `before` are the test metrics of the untrained model."""
-    found = [_divergence(history, before, model), _silence(history), _losses(history, policy)]
+def findings(
+    history: History, policy: RoundPolicy, before: Mapping[str, float], model: Model, world: World | None = None
+) -> list[str]:
+    """What is wrong with the results of a run that has ended; `before` are the test metrics of the untrained model.
+
+    `world` tells who was available, where nobody was asked; without it both reasons are named.
+    """
+    found = [_divergence(history, before, model), _silence(history, world), _losses(history, policy)]
     found.append(history.usage().sentence(early=policy.closes_early))
     return [text for text in found if text]
 
@@ -87,11 +92,22 @@ def _divergence(history: History, before: Mapping[str, float], model: Model) -> 
     return ""
 
 
-def _silence(history: History) -> str:
-    idle, rounds = int((history.column("asked") == 0).sum()), len(history.rows)
-    if 2 * idle <= rounds:
+def _silence(history: History, world: World | None) -> str:
+    """Whether nobody was asked in most rounds, and whose doing that was."""
+    idle, rounds = np.flatnonzero(history.column("asked") == 0), len(history.rows)
+    if 2 * idle.size <= rounds:
         return ""
-    return f"nobody was asked in {idle} of {rounds} rounds: hardly any client was available; choose another world."
+    said = f"nobody was asked in {idle.size} of {rounds} rounds"
+    if world is None:
+        return f"{said}: nobody was available, or the selector chose nobody; choose another world or selector."
+    starts = np.r_[0.0, history.clock[:-1]]
+    there = sum(world.available(int(t), float(starts[t])).size > 0 for t in idle)
+    if not there:
+        return f"{said}: nobody was available; choose another world."
+    if there == idle.size:
+        return f"{said}: clients were available, but the selector chose nobody; choose another selector or change it."
+    both = f"nobody was available in {idle.size - there} of these, and in {there} the selector chose nobody"
+    return f"{said}: {both}; choose another world or selector."
 
 
 def _losses(history: History, policy: RoundPolicy) -> str:

@@ -115,7 +115,7 @@ class Simulation:
         history, settings = self.history, self.settings
         history.ended = self._reason() or f"all {settings.rounds} rounds were run"
         before = self.task.evaluate(self.task.initial(generator(settings.seed, "model")), "test")
-        found = findings(history, settings, before, self.model)
+        found = findings(history, settings, before, self.model, self.world)
         if (settings.stop_at or settings.patience) and not np.isfinite(history.column("score")).any():
             found.append("stop_at and patience had no effect: this task measures no validation accuracy.")
         history.notes += found

@@ -10,12 +10,12 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The rule, on validation accuracy; 0 switches either part off.
+    """The rule, on validation accuracy; 0 switches either part off. Rounds are counted from 0, as in the journal.
 
     >>> Stopping(target=0.8).reason([0.5, 0.7, 0.82])
     'target: validation accuracy 0.8200 reached 0.8 after 3 rounds'
     >>> Stopping(patience=2).reason([0.5, 0.7, 0.6, 0.7])
-    'patience: no better validation accuracy than 0.7000 (round 2) in 2 rounds'
+    'patience: no better validation accuracy than 0.7000 (round 1) in 2 rounds'
     """
 
     target: float = 0.0
@@ -28,9 +28,13 @@ class Stopping:
         if not known.size or known[-1] != x.size - 1:
             return ""
         if self.target and x[-1] >= self.target:
-            return f"target: validation accuracy {x[-1]:.4f} reached {self.target:g} after {x.size} rounds"
+            return f"target: validation accuracy {x[-1]:.4f} reached {self.target:g} after {_rounds(x.size)}"
         best = int(np.argmax(x[known]))
         if self.patience and known.size - 1 - best >= self.patience:
-            top = f"{x[known[best]]:.4f} (round {known[best] + 1})"
-            return f"patience: no better validation accuracy than {top} in {self.patience} rounds"
+            top = f"{x[known[best]]:.4f} (round {known[best]})"
+            return f"patience: no better validation accuracy than {top} in {_rounds(self.patience)}"
         return ""
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"

@@ -1,10 +1,10 @@
 """Comparison of runs: paired by seed within each setting, ranked over settings, and honest about noise.
 
-Runs that agree in everything but the selector (or the method) and the seed form a setting. Within it each entry is
-paired with the baseline seed by seed: both had the same world, random draws and initial model. A difference is called
-real only when its interval (the range, with fewer than five seeds) leaves zero out and the exact Wilcoxon test,
-corrected for the number of comparisons in the setting, says so too; everything else is said to be inside the noise, or
-too little data to tell.
+Runs that agree in everything but the selector (or the method) and the seed form a setting (`metrics.settings`). Within
+it each entry is paired with the baseline seed by seed: both had the same world, random draws and initial model. A
+difference is called real only when its interval (the range, with fewer than five seeds) leaves zero out and the exact
+Wilcoxon test, corrected for the number of comparisons in the setting, says so too; everything else is said to be inside
+the noise, or too little data to tell.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from fedcohort.errors import BadParameter, StoreError, UnknownName
-from fedcohort.experiment.config import RunConfig, from_toml
+from fedcohort.errors import BadParameter, JournalDamaged, StoreError, UnknownName
+from fedcohort.experiment.config import from_toml
 from fedcohort.experiment.metrics import paired
 from fedcohort.experiment.metrics.run_metrics import improvement, terminal, terminal_rounds
-from fedcohort.experiment.metrics.stored_metrics import Metric, RunRecord, metric, record
+from fedcohort.experiment.metrics.settings import counted, setting_key, setting_names
+from fedcohort.experiment.metrics.stored_metrics import Metric, RunRecord, check_goal, metric, record
+from fedcohort.experiment.runs import refuse_deployment
 from fedcohort.experiment.store import ROOT, Store, find
 from fedcohort.experiment.sweep import from_mapping, read_file
 from fedcohort.storage.run_folder import RunFolder
@@ -116,21 +118,32 @@ def named(paths: Sequence[Path], store: Store | None = None) -> list[Path]:
 
 def folders(paths: Sequence[Path], store: Store | None = None) -> tuple[list[Path], list[str]]:
     """The finished ones of :func:`named`, and a note about the others."""
-    unique = named(paths, store)
-    done = [p for p in unique if RunFolder(p).finished]
-    missing = len(unique) - len(done)
-    notes = [f"{missing} of {len(unique)} runs are not finished and left out"] if missing else []
+    found = named(paths, store)
+    deployed = [error for path in found if (error := _deployed(path)) is not None]
+    done = [path for path in found if RunFolder(path).finished]
+    total = len(found) - len(deployed)
+    if not done and deployed:
+        raise deployed[0]
     if not done:
-        raise StoreError(f"{len(unique)} runs", "none of them is finished", "run or resume them first")
+        raise StoreError(f"{total} runs", "none of them is finished", "run or resume them first")
+    notes = [f"left out: {error}" for error in deployed]
+    if total > len(done):
+        notes.append(f"{total - len(done)} of {total} runs are not finished and left out")
     return done, notes
 
 
-def setting_names(configs: Sequence[RunConfig], by: str = "selector") -> list[str]:
-    """The name of the setting that each of these runs belongs to; equal names mean equal settings."""
-    keys = [_setting_key(c, by) for c in configs]
-    first = dict(zip(reversed(keys), reversed(configs), strict=True))
-    names = dict(zip(first, _names(list(first.values()), by), strict=True))
-    return [names[key] for key in keys]
+def _deployed(folder: Path) -> StoreError | None:
+    """What is said of a folder that belongs to a deployment. Damage is found out where the journal is read."""
+    files = RunFolder(folder)
+    if files.finished or not files.begun:
+        return None
+    try:
+        refuse_deployment(files.reader().header, folder)
+    except JournalDamaged:
+        return None
+    except StoreError as error:
+        return error
+    return None
 
 
 def compare(
@@ -150,6 +163,7 @@ def compare(
     that need one. `store` is where the runs of a sweep's .toml are.
 
     >>> from tempfile import mkdtemp
+    >>> from fedcohort.experiment import RunConfig
     >>> store = Store(Path(mkdtemp()))
     >>> for selector in ("uniform", "round-robin"):
     ...     done = store.obtain(RunConfig(selector=selector, task="quadratic", rounds=2, cohort_size=2))
@@ -160,6 +174,7 @@ def compare(
         raise UnknownName.among("key to compare by", by, BY)
     chosen = metric(name)
     given = [paths] if isinstance(paths, (str, Path)) else paths
+    check_goal(target)
     done, notes = folders([Path(path) for path in given], store)
     records = [record(folder) for folder in done]
     return compare_records(records, chosen, baseline=baseline, by=by, target=target, notes=notes)
@@ -175,21 +190,20 @@ def compare_records(
     notes: Iterable[str] = (),
 ) -> Comparison:
     """Compare runs that have been read already."""
+    records, left = counted(records, by)
     entries = sorted({str(getattr(s.config, by)) for s in records})
     base = _baseline(entries, baseline, by)
     groups: dict[str, list[RunRecord]] = {}
-    for s in records:
-        groups.setdefault(_setting_key(s.config, by), []).append(s)
-    even = {_setting_key(g[0].config, by, "world"): g for g in groups.values() if g[0].config.world.startswith("iid-")}
+    for s, name in zip(records, setting_names(records, by), strict=True):
+        groups.setdefault(name, []).append(s)
+    even = {setting_key(g[0], by, "world"): g for g in groups.values() if g[0].config.world.startswith("iid-")}
     settings = []
-    for group in groups.values():
+    for name, group in sorted(groups.items()):
         goal = _set_target(group, chosen, base, by, target)
-        reference = even.get(_setting_key(group[0].config, by, "world"))
-        settings.append(_setting(group, chosen, base, by, goal, reference))
-    names = _names([g[0].config for g in groups.values()], by)
-    settings = sorted((_renamed(s, n) for s, n in zip(settings, names, strict=True)), key=lambda s: s.name)
+        reference = even.get(setting_key(group[0], by, "world"))
+        settings.append(_setting(name, group, chosen, base, by, goal, reference))
     ranks, more = _ranks(settings, entries, chosen.better)
-    said = (*notes, *more)
+    said = (*notes, *left, *more)
     return Comparison(chosen.name, chosen.about, chosen.better, by, base, tuple(settings), ranks, said)
 
 
@@ -235,27 +249,6 @@ def one_entry(wanted: str, entries: Sequence[str], what: str) -> str:
     raise UnknownName.among(what, wanted, entries)
 
 
-def _setting_key(config: RunConfig, by: str, *but: str) -> str:
-    plain = {k: v for k, v in config.to_dict().items() if k not in (by, "seed", "workers", *but)}
-    return json.dumps(plain, sort_keys=True)
-
-
-def _names(configs: list[RunConfig], by: str) -> list[str]:
-    """World and task of each setting, and whatever else differs between settings."""
-    plain = [{k: v for k, v in c.to_dict().items() if k not in (by, "seed", "workers")} for c in configs]
-    keys = dict.fromkeys(k for p in plain for k in p)
-    differ = [k for k in keys if len({json.dumps(p.get(k)) for p in plain}) > 1 and k not in ("world", "task")]
-    short = ("method", "selector")
-    return [
-        ", ".join([p["world"], p["task"], *(str(p[k]) if k in short else f"{k} {p.get(k)}" for k in differ)])
-        for p in plain
-    ]
-
-
-def _renamed(setting: Setting, name: str) -> Setting:
-    return Setting(name, setting.world, setting.rows, setting.target)
-
-
 def _set_target(group: list[RunRecord], chosen: Metric, base: str, by: str, target: float | None) -> float | None:
     """The target of a setting: the one given, or the terminal accuracy of the baseline."""
     if not chosen.needs_target:
@@ -272,7 +265,13 @@ def _set_target(group: list[RunRecord], chosen: Metric, base: str, by: str, targ
 
 
 def _setting(
-    group: list[RunRecord], chosen: Metric, base: str, by: str, target: float | None, even: list[RunRecord] | None
+    name: str,
+    group: list[RunRecord],
+    chosen: Metric,
+    base: str,
+    by: str,
+    target: float | None,
+    even: list[RunRecord] | None,
 ) -> Setting:
     table: dict[str, Values] = {}
     for s in group:
@@ -291,7 +290,7 @@ def _setting(
     rows.sort(
         key=lambda r: (r.entry != base, -_standing(r, chosen.better), r.entry)
     )  # the best right below the baseline
-    return Setting("", group[0].config.world, tuple(rows), target)
+    return Setting(name, group[0].config.world, tuple(rows), target)
 
 
 def _row(entry: str, values: Values, baseline: Values, base: str, better: int) -> Row:

@@ -66,9 +66,12 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Participation:
-    """How evenly clients were asked. `ratio` is max / min; None where somebody was never asked."""
+    """How evenly clients were asked. `ratio` is max / min; None where somebody was never asked.
 
-    jain: float
+    `jain` is None where nobody was: there is nothing to be fair about.
+    """
+
+    jain: float | None
     coverage: float
     ratio: float | None
     most: int
@@ -190,9 +193,9 @@ def participation(counts: ArrayLike) -> Participation:
     """Fairness of how often each client was asked."""
     n = np.asarray(counts, np.float64)
     if not n.size:
-        return Participation(1.0, 0.0, None, 0, 0)
+        return Participation(None, 0.0, None, 0, 0)
     least, most = int(n.min()), int(n.max())
-    return Participation(jain(n), float((n > 0).mean()), most / least if least else None, most, least)
+    return Participation(jain(n) if most else None, float((n > 0).mean()), most / least if least else None, most, least)
 
 
 def spread(accuracy: ArrayLike) -> Spread | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.stats import js_divergence
-from fedcohort.errors import ConfigError, UnknownName
+from fedcohort.errors import BadParameter, ConfigError, UnknownName
 from fedcohort.experiment.config import RunConfig
+from fedcohort.experiment.contents import CONTENTS
 from fedcohort.experiment.metrics import run_metrics as metrics
 from fedcohort.experiment.metrics.run_metrics import NOT_REACHED
 from fedcohort.experiment.runs import build_world_for, read
@@ -22,6 +23,7 @@ from fedcohort.protocols import World
 from fedcohort.registry.lookup import make_task_spec, make_world_spec
 from fedcohort.registry.own_objects import GIVEN, names_module
 from fedcohort.rounds.history import History
+from fedcohort.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from fedcohort.worlds.built_world import BuiltWorld
@@ -40,6 +42,9 @@ class RunRecord:
     patience: int | None = None
     target_metric: str = "accuracy"  # the column that has to reach the target
     folder: Path | None = None  # where the run is, for what only its journal knows
+    contents: Mapping[str, str] = field(default_factory=dict)  # digests of what its texts only name
+    started: float = 0.0  # when, in seconds since 1970
+    finished: bool = True
 
     @cached_property
     def world(self) -> BuiltWorld:
@@ -75,7 +80,16 @@ class RunRecord:
 def record(folder: Path, target: float | None = None, patience: int | None = None) -> RunRecord:
     """A run folder to be measured."""
     found = read(folder)
-    return RunRecord(found.config, found.history, client_accuracy(folder), target, patience, folder=folder)
+    made = RunRecord(found.config, found.history, client_accuracy(folder), target, patience, folder=folder)
+    return placed(made, folder)
+
+
+def placed(made: RunRecord, folder: Path) -> RunRecord:
+    """The same, with what the folder tells: whether and when it was run, and on which files, modules and objects."""
+    files = RunFolder(folder)
+    first = files.versions if files.versions.exists() else files.journal  # the first is written at the start only
+    contents = files.reader().header.get(CONTENTS, {})
+    return replace(made, folder=folder, contents=contents, started=first.stat().st_mtime, finished=files.finished)
 
 
 def correct_labels(world: World) -> NDArray[np.float64]:
@@ -193,6 +207,12 @@ def _regret(s: RunRecord, reward: Callable[[World], NDArray[np.float64]]) -> Val
 
 def _spread(s: RunRecord, name: str) -> Value:
     return None if s.clients is None else _of(metrics.spread(s.clients), name)
+
+
+def check_goal(target: float | None) -> None:
+    """Refuse a target that no accuracy can reach."""
+    if target is not None and not 0 < target <= 1:
+        raise BadParameter(f"target = {target:g}", "an accuracy lies between 0 and 1", "use e.g. 0.8")
 
 
 def metric(name: str) -> Metric:
