@@ -20,6 +20,7 @@ from fedcohort.errors import BadParameter, FedcohortError, UnknownName
 from fedcohort.experiment.runs import build_world_for
 from fedcohort.registry import lookup
 from fedcohort.registry.lookup import make_task_spec, make_world_spec
+from fedcohort.testing import SelectorContract
 from fedcohort.types import Round
 
 
@@ -65,10 +66,23 @@ def test_a_selector_that_fails_has_a_row_that_says_so(small, monkeypatch):
     assert any("Crashes failed in 2 runs" in n and "I give up" in n for n in made.notes)
 
 
-def test_the_example_of_the_documentation(small, monkeypatch):
+def documented():
+    """The names of the first example of the page."""
     text = (Path(__file__).parents[2] / "docs" / "arena.md").read_text()
     names: dict[str, object] = {}
     exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], names)
+    return names
+
+
+class TestDocumented(SelectorContract):
+    """The selector of the page is one that docs/testing.md accepts."""
+
+    def make(self):
+        return documented()["Fastest"]()
+
+
+def test_the_example_of_the_documentation(small, monkeypatch):
+    names = documented()
     monkeypatch.setattr("fedcohort.arena.contest.tier_problems", lambda tier: tier_problems(tier)[:2])
     made = names["fc"].arena.run(names["Fastest"], seeds=[0], archive=small.path)
     assert made.notes == ()

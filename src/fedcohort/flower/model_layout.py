@@ -66,6 +66,11 @@ class ModelLayout:
         parts = [np.full(math.prod(self.shapes[k]), k in self.last) for k in self.params]
         return np.concatenate(parts) if parts else np.zeros(0, np.bool_)
 
+    @property
+    def places(self) -> list[list[Any]]:
+        """Name, shape and type of every array, in their order, as JSON keeps them."""
+        return [[name, list(shape), self.dtypes[name].str] for name, shape in self.shapes.items()]
+
     def read(self, record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
         """A client's arrays, each checked against this layout and cast to its type; raises Refused."""
         if set(record) != set(self.shapes):

@@ -58,13 +58,15 @@ class Evenness:
 
 
 def evenness(counts: ArrayLike, delta: float = 0.05, seed: int = 0) -> Evenness:
-    """Judge the class counts (clients, classes); clients without samples do not count.
+    """Judge the class counts (clients, classes); clients of fewer than two samples do not count: they have no mix.
 
     >>> evenness([[500, 500], [510, 490], [495, 505]]).verdict, evenness([[900, 100], [100, 900]]).verdict
     ('even', 'skewed')
     """
     table = np.asarray(counts, np.int64)
-    some = np.flatnonzero(table.sum(axis=1) > 0)
+    some = np.flatnonzero(table.sum(axis=1) > 1)
+    if some.size < 2:
+        return Evenness(0.0, 0.0, 1.0, 1.0, delta, some[:0])  # a distance of up to one bit
     table = table[some]
     n = table.sum(axis=1)
     whole = table.sum(axis=0) / max(int(table.sum()), 1)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain as joined
 from itertools import islice
 from pathlib import Path
@@ -51,6 +51,9 @@ _RECORDS = "CREATE TABLE record (seq INTEGER PRIMARY KEY, kind TEXT, round INTEG
 _SEGMENTS = "CREATE TABLE segment (first INTEGER PRIMARY KEY, last INTEGER, body BLOB, hash BLOB)"
 
 
+Lost = Callable[[JournalReader], tuple[int, str] | None]
+
+
 class Journal(JournalReader):
     """A journal that this process owns and writes: :meth:`create` a new one, or :meth:`open` an old one.
 
@@ -80,16 +83,19 @@ class Journal(JournalReader):
             return cls(path, _connect(path, disk), lock, disk)
 
     @classmethod
-    def open(cls, path: Path, disk: Disk = DISK, *, repair: bool = False) -> Journal:
+    def open(cls, path: Path, disk: Disk = DISK, *, repair: bool = False, lost: Lost | None = None) -> Journal:
         """Open an existing journal to continue it. Every record and the seal are checked before anything is touched.
 
         With `repair`, a record that cannot be read is no reason to stop: the journal is cut before it, and the damaged
-        file is set aside (`storage.salvage`).
+        file is set aside (`storage.salvage`). The same where `lost` names a record, and why nothing can go on from it.
         """
         JournalReader(path, disk).check_file()
         with _locked(path) as lock:
             _roll_back(path, disk)
-            if repair and (found := first_unreadable(JournalReader(path, disk))) is not None:
+            found = first_unreadable(JournalReader(path, disk)) if repair else None
+            if found is None and lost is not None:
+                found = lost(JournalReader(path, disk))
+            if found is not None:
                 _cut(path, *found, disk)
             looked = cls.read(path, disk)
             looked.check_seal()

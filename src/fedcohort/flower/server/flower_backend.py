@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedcohort import signals as catalogue
@@ -19,6 +19,7 @@ from fedcohort.flower.model_layout import ModelLayout, record
 from fedcohort.flower.server.aggregator import Outgoing, StrategyAggregator
 from fedcohort.flower.server.clients import SERVER_SIDE, Clients, Requirements
 from fedcohort.flower.server.driver import Arrival, Driver, Sent
+from fedcohort.flower.server.evaluation import EvaluateFn, RoundScore, evaluated
 from fedcohort.flower.server.json_log import event
 from fedcohort.flower.server.method_aggregator import MethodAggregator, plan_from
 from fedcohort.flower.server.probing import Questions
@@ -33,7 +34,6 @@ from fedcohort.rounds.backend import Arrivals, Dispatch, Fates
 from fedcohort.types import Array, Arrays, Cohort, Index, Mask, Model, Outcome, Plan, Probed, RoundResult, Updates
 
 log = logging.getLogger("flwr")
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 _NOT_HERE = frozenset({"drop"})  # directives that Flower clients do not follow
 
 
@@ -88,6 +88,7 @@ class FlowerBackend:
         self._back: set[int] = set()  # slots whose reply came after all, since fates were last asked for
         self._elapsed, self._started = 0.0, self.began
         self._probed: Probed | None = None
+        self._score = RoundScore(settings.score)
         self.hearers: list[Callable[[RoundResult], None]] = []  # told of every round that is in the journal
 
     def _requirements(self, measure: frozenset[str], abilities: frozenset[str]) -> Requirements:
@@ -282,11 +283,9 @@ class FlowerBackend:
         if self.send and isinstance(self.aggregator, StrategyAggregator):
             measured = self.questions.evaluate(self.aggregator, index, self.arrays, self.evaluate_config)
             found.update({f"evaluate.{k}": v for k, v in measured.items()})
-        central = self.evaluate_fn(index + 1, self.arrays) if self.evaluate_fn is not None else None
+        central = evaluated(self.evaluate_fn, index + 1, self.arrays)
         found.update({f"server.{k}": v for k, v in (central or {}).items()})
-        scores = (found.get(f"{side}.{self.settings.score}") for side in ("server", "evaluate"))
-        score = next((float(v) for v in scores if isinstance(v, int | float)), math.nan)
-        return score, {k: v for k, v in found.items() if _finite(v)}
+        return self._score(found), {k: v for k, v in found.items() if _finite(v)}
 
     def describe(self, result: RoundResult) -> dict[str, Any]:
         """Seconds, how long the close took after the last reply that was needed, and names."""

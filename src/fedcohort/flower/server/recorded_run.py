@@ -26,11 +26,12 @@ from fedcohort.types import Arrays, Index
 OBJECT = " object"  # what the name of a selector ends with that was given as an object
 
 
-def replay_folder(folder: Path, selector: Selector | None = None) -> list[Index]:
+def replay_folder(folder: str | Path, selector: Selector | None = None) -> list[Index]:
     """The cohorts that this run's selector chooses when it is told again what it was told; raises on a difference.
 
     `selector` is needed only where the run was given an object instead of a name of the catalogue.
     """
+    folder = Path(folder)
     journal = StateFolder(folder).reader()
     try:
         header = journal.header

@@ -96,7 +96,8 @@ class ReplyValidator:
         self.layout, self.ratio, self.check_shapes = layout, ratio, check_shapes
         self.weight_key, self.weight_needed = weight_key, weight_needed
         self.metric_signals = dict(metric_signals or {})
-        self.vote = MetricKeyVote(metrics)
+        also = {weight_key} if weight_needed else set()
+        self.vote = MetricKeyVote(None if metrics is None else {*metrics, *also})
         self.weights: list[float] = []
         self.norms: list[float] = []
         whole = layout.last_layer.size

@@ -15,6 +15,7 @@ A process that ends anywhere is followed by one that carries on with the same ro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,12 @@ from fedcohort.errors import StateMismatch
 from fedcohort.rounds.recovery import Recovery
 from fedcohort.signals import MODEL_SIZED
 from fedcohort.storage.journal import Journal
+from fedcohort.storage.journal_reader import JournalReader
 from fedcohort.storage.run_folder import StateFolder
 from fedcohort.storage.snapshots import Snapshots, write_durably
 from fedcohort.types import Arrays, Probed, RoundResult
+
+ASYNCHRONOUS, ARRAYS = "asynchronous", "arrays"  # keys of a journal's header
 
 
 class StateDir:
@@ -41,17 +45,19 @@ class StateDir:
 
     def open(self, header: Mapping[str, Any]) -> bool:
         """Open an earlier run's journal; False where there is none. Another run's folder is refused."""
-        if self.folder is None or not self.folder.begun:
+        if self.folder is None:
             return False
-        self.journal = Journal.open(self.folder.journal, repair=True)
+        if not self.folder.begun:
+            check_unused(self.folder)
+            return False
+        self.journal = Journal.open(self.folder.journal, repair=True, lost=partial(_lost, self.folder))
         try:
             found = self.journal.check_version()
-            for key, value in header.items():
-                if found.get(key) != value:
+            for key in dict.fromkeys((*header, ASYNCHRONOUS)):
+                held, now = found.get(key), header.get(key)
+                if held != now and not (key == ARRAYS and None in (held, now)):
                     raise StateMismatch(
-                        f"state folder {self.folder.path}",
-                        f"it holds a run with {key} = {found.get(key)!r}, this one has {value!r}",
-                        "use another state_dir",
+                        f"state folder {self.folder.path}", _difference(key, held, now), "use another state_dir"
                     )
         except Exception:
             self.close()
@@ -112,3 +118,46 @@ class StateDir:
         if self.journal is not None:
             self.journal.close()
             self.journal = None
+
+
+def _lost(folder: StateFolder, journal: JournalReader) -> tuple[int, str] | None:
+    """The first record after the newest checkpoint that can be read, where rounds were closed since; and why.
+
+    The model after these rounds is gone, and they cannot be repeated: they are done anew.
+    """
+    closed = max((record.round for record in journal.records(kind="tell")), default=-1) + 1
+    newest = Snapshots(folder.snapshots).latest()
+    if closed <= (newest[0] if newest else 0):
+        return None
+    if newest is None:
+        raise StateMismatch(
+            f"state folder {folder.path}",
+            f"{closed} rounds are done and no checkpoint can be read",
+            "restore a backup, or use another state_dir",
+        )
+    first = next(record.seq for record in journal.records(kind="ask") if record.round == newest[0])
+    return first, f"the checkpoint of round {closed} cannot be read, and rounds from {newest[0] + 1} on are done again"
+
+
+def check_unused(folder: StateFolder) -> None:
+    """Refuse a folder whose journal is gone: its checkpoints, the only copies of the model, would be overwritten."""
+    if any(part.is_dir() and any(part.iterdir()) for part in (folder.snapshots, folder.roster)):
+        raise StateMismatch(
+            f"state folder {folder.path}",
+            "it holds checkpoints of a run whose journal is gone",
+            "restore the journal from a backup, or use another state_dir",
+        )
+
+
+def _difference(key: str, held: Any, now: Any) -> str:
+    """How the run in a folder differs from the one that is started."""
+    if key == ASYNCHRONOUS:
+        kinds = (
+            "it holds an asynchronous run (buffer_size), this one is not",
+            "it holds no asynchronous run, this one is",
+        )
+        return kinds[bool(now)]
+    if key == ARRAYS:
+        held, now = (", ".join(f"{name} {tuple(shape)} {kind}" for name, shape, kind in side) for side in (held, now))
+        return f"its model has the arrays {held[:200]}, this one {now[:200]}"
+    return f"it holds a run with {key} = {held!r}, this one has {now!r}"

@@ -25,11 +25,13 @@ from fedcohort.errors import BadParameter, OutOfTurn, check
 from fedcohort.flower.model_layout import ModelLayout
 from fedcohort.flower.server.aggregator import StrategyAggregator
 from fedcohort.flower.server.driver import Arrival, Sent
-from fedcohort.flower.server.flower_backend import EvaluateFn, FlowerBackend
+from fedcohort.flower.server.evaluation import EvaluateFn, evaluated
+from fedcohort.flower.server.flower_backend import FlowerBackend
 from fedcohort.flower.server.json_log import event, use_json_logs
 from fedcohort.flower.server.method_aggregator import MethodAggregator
 from fedcohort.flower.server.prometheus import MetricsServer, RunMetrics
 from fedcohort.flower.server.recorded_run import OBJECT
+from fedcohort.flower.server.state_dir import ARRAYS, ASYNCHRONOUS
 from fedcohort.flower.server.strategy_settings import StrategySettings
 from fedcohort.protocols import Method, Selector, ServerEvaluator
 from fedcohort.registry.lookup import make_method, make_selector
@@ -73,6 +75,12 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         _check_inner(inner)
         if getattr(inner, "fraction_train", 1.0) == 0.0:
             raise BadParameter("fraction_train = 0", "the wrapped strategy trains nobody", "leave it at 1.0")
+        named = state_dir is None or isinstance(state_dir, str | Path)
+        check(named, f"state_dir = {state_dir!r}", "it must be the path of a folder", "write state_dir='state'")
+        fits = server_evaluator is None or hasattr(server_evaluator, "size")
+        check(
+            fits, f"server_evaluator = {server_evaluator!r}", "it lacks size", "give a ServerEvaluator (protocols.py)"
+        )
         folder = None if state_dir is None else Path(state_dir).expanduser().resolve()
         check(
             folder is None or not folder.is_file(), f"state_dir = {str(state_dir)!r}", "this is a file", "name a folder"
@@ -135,7 +143,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         page = None
         try:
             page = self._metrics_page(engine)
-            first = backend.evaluate_fn(0, initial_arrays) if backend.evaluate_fn is not None else None
+            first = evaluated(backend.evaluate_fn, 0, initial_arrays)
             if engine.session.index >= num_rounds:
                 folder = self.settings.state_dir
                 log.info("all %d rounds are in %s already; use another state_dir to start over", num_rounds, folder)
@@ -235,7 +243,8 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
             method = StrategyAggregator(self.inner, layout if settings.check_shapes else None)
         backend = FlowerBackend(settings, self.selector, method, grid, arrays, layout, self.evaluator)
         header = {"kind": "flower", "selector": self._text, "seed": settings.seed, "model": self._method_name}
-        header |= {"asynchronous": True} if settings.buffer_size else {}
+        header |= {ASYNCHRONOUS: True} if settings.buffer_size else {}
+        header |= {ARRAYS: layout.places} if settings.check_shapes else {}
         resumed = backend.memory.open(header)
         try:
             backend.recall_clients()

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from fedcohort import signals as catalogue
 from fedcohort.core.constraints import Choice, Count, CountOrZero, Interval, Positive
+from fedcohort.errors import check
 from fedcohort.flower.server.clients import IDENTITIES
 from fedcohort.rounds.policy import Privacy, RoundPolicy
 from fedcohort.rounds.validation import Limits
@@ -45,6 +46,18 @@ class StrategySettings(RoundPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check(
+            isinstance(self.limits, Limits),
+            f"limits = {self.limits!r}",
+            "it must be Limits",
+            "write Limits(max_norm=1)",
+        )
+        check(
+            isinstance(self.metric_signals, Mapping),
+            f"metric_signals = {self.metric_signals!r}",
+            "it must map signals to metrics of the app",
+            "write e.g. {'train_loss': 'loss'}",
+        )
         if math.isinf(self.deadline):
             object.__setattr__(self, "deadline", LONGEST)
         for name in self.metric_signals:

@@ -117,6 +117,8 @@ class Learner:
         if s.started or probed is None or "probe_weights" not in probed.signals:
             return
         weights = np.asarray(probed.signals["probe_weights"], np.float32)
+        if weights.ndim != 2:  # nobody answered
+            return
         good = np.flatnonzero(np.isfinite(weights).all(axis=1))
         if good.size == 0:
             return

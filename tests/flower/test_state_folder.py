@@ -1,0 +1,137 @@
+"""The state folder of a deployment that was changed, damaged or belongs to another model: refused, or gone on from."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from flwr.serverapp import strategy as stock
+from tests.flower.grid import FakeClient, FakeGrid, arrays_of, start, timing
+
+from fedcohort.errors import BadParameter, StateMismatch
+from fedcohort.flower import CohortStrategy, wire
+from fedcohort.flower.server.recorded_run import replay_folder
+from fedcohort.rounds.validation import Limits
+from fedcohort.storage.run_folder import StateFolder
+
+
+def make(grid, **keys):
+    settings = {"selector": "uniform", "cohort_size": 3, "deadline": 10.0, "over_select": 1.0, **timing(grid), **keys}
+    return CohortStrategy(stock.FedAvg(fraction_evaluate=0.0), **settings)
+
+
+def grid_of(count=6, **keys):
+    return FakeGrid([FakeClient(str(i), **keys) for i in range(count)])
+
+
+def model(**shapes):
+    return {k: np.zeros(shape, np.float32) for k, shape in shapes.items()}
+
+
+def trained(folder, rounds=3, arrays=None, **keys):
+    grid = grid_of()
+    given = {} if arrays is None else {"arrays": arrays}
+    return grid, start(make(grid, state_dir=folder, **keys), grid, rounds=rounds, **given)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"b": (2,), "w": (2, 3)}, {"w": (2, 4)}, {"w": (3, 2), "b": (2,)}, {"v": (2, 3), "b": (2,)}, {"w": (2, 5)}],
+    ids=["order", "same size", "transposed", "renamed", "larger"],
+)
+def test_a_folder_is_not_gone_on_from_with_another_model(other, tmp_path):
+    trained(tmp_path, arrays=model(w=(2, 3), b=(2,)))
+    with pytest.raises(StateMismatch, match=r"its model has the arrays w \(2, 3\) <f4, b \(2,\) <f4, this one"):
+        trained(tmp_path, rounds=4, arrays=model(**other))
+    _, found = trained(tmp_path, rounds=4, arrays=model(w=(2, 3), b=(2,)))
+    assert float(arrays_of(found.arrays)["w"].min()) == 4.0
+
+
+@pytest.mark.parametrize("how", ["a flipped bit", "gone"])
+def test_a_checkpoint_that_cannot_be_read_costs_its_round(how, tmp_path):
+    trained(tmp_path)
+    newest = sorted(StateFolder(tmp_path).snapshots.iterdir())[-1]
+    if how == "gone":
+        newest.unlink()
+    else:
+        data = bytearray(newest.read_bytes())
+        data[len(data) // 2] ^= 1
+        newest.write_bytes(data)
+    grid, found = trained(tmp_path, rounds=5)
+    assert float(arrays_of(found.arrays)["w"].min()) == 5.0
+    assert sum(m.metadata.message_type == "train" for m in grid.pushed) == 9  # rounds 3, 4 and 5
+    assert len(replay_folder(str(tmp_path))) == 5
+    reader = StateFolder(tmp_path).reader()
+    (cut,) = reader.records(kind="cut")
+    assert "the checkpoint of round 3 cannot be read, and rounds from 3 on are done again" in cut.unpack()[1]["why"]
+    reader.close()
+
+
+def test_without_any_checkpoint_or_without_a_journal_nothing_is_overwritten(tmp_path):
+    trained(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for file in StateFolder(tmp_path / "a").snapshots.iterdir():
+        file.unlink()
+    with pytest.raises(StateMismatch, match="3 rounds are done and no checkpoint can be read; restore a backup"):
+        trained(tmp_path / "a", rounds=5)
+    StateFolder(tmp_path / "b").journal.unlink()
+    before = sorted(p.name for p in StateFolder(tmp_path / "b").snapshots.iterdir())
+    with pytest.raises(StateMismatch, match="checkpoints of a run whose journal is gone"):
+        trained(tmp_path / "b", rounds=5)
+    assert sorted(p.name for p in StateFolder(tmp_path / "b").snapshots.iterdir()) == before
+
+
+def test_asynchronous_and_other_runs_are_told_apart(tmp_path):
+    trained(tmp_path / "a", buffer_size=2)
+    with pytest.raises(StateMismatch, match=r"it holds an asynchronous run \(buffer_size\), this one is not"):
+        trained(tmp_path / "a")
+    trained(tmp_path / "s")
+    with pytest.raises(StateMismatch, match="it holds no asynchronous run, this one is"):
+        trained(tmp_path / "s", buffer_size=2)
+
+
+class Mute(FakeClient):
+    """Answers no probe."""
+
+    def delay(self, message):
+        return None if message.metadata.message_type == wire.PROBE else super().delay(message)
+
+
+@pytest.mark.parametrize("selector", ["favor", "flash-rl"])
+def test_a_first_probe_that_nobody_answers_ends_no_run(selector):
+    grid = FakeGrid([Mute(str(i), provides=["probe_weights", "samples", "expected_seconds"]) for i in range(6)])
+    found = start(make(grid, selector=selector, max_privacy="P3"), grid, rounds=3)
+    assert len(found.train_metrics_clientapp) > 0
+
+
+def test_the_key_of_the_strategys_weights_need_not_be_listed():
+    grid = grid_of()
+    strategy = make(grid, metrics=["train_loss"])
+    start(strategy, grid, rounds=1)
+    assert strategy.history[0]["ok"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"limits": {"max_norm": 1.0}}, "it must be Limits"),
+        ({"metric_signals": ["train_loss"]}, "it must map signals to metrics"),
+        ({"state_dir": 5}, "it must be the path of a folder"),
+        ({"server_evaluator": 5}, "it lacks size"),
+    ],
+)
+def test_settings_of_another_kind_are_refused_before_anything_starts(keys, words):
+    with pytest.raises(BadParameter, match=words):
+        make(grid_of(), **keys)
+    assert make(grid_of(), limits=Limits(max_norm=1.0)) is not None
+
+
+def test_what_evaluate_fn_returns(caplog):
+    grid = grid_of()
+    with pytest.raises(BadParameter, match="evaluate_fn returned float: it must return metrics by name"):
+        start(make(grid, evaluate_fn=lambda *_: 0.5), grid, rounds=1)
+    with caplog.at_level("WARNING", logger="flwr"):
+        start(make(grid, evaluate_fn=lambda *_: {"acc": 0.5}), grid, rounds=3)
+    told = [r.getMessage() for r in caplog.records if "no score" in r.getMessage()]
+    assert told == ["no score: 'accuracy' is not a number among acc; set score=NAME"]
