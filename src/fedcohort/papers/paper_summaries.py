@@ -148,8 +148,8 @@ SUMMARIES: dict[str, PaperSummary] = {
         "average only).",
         "With class heterogeneity CA is ahead of no CA, and bandits with CA of FedAvg, FedProx and FedPdp without it, "
         "as in the paper and by less; that bandits add to CA does not show. With client heterogeneity CA costs "
-        "weighted averages accuracy, and at scale desk a bandit with CA is behind FedAvg. That it is faster than FedPdp "
-        "does not show.",
+        "weighted averages accuracy, and at scale desk a bandit with CA is behind FedAvg. That it is faster than "
+        "FedPdp does not show.",
         "Suspected with client heterogeneity: the subset is chosen for the plain mean of logits, while "
         "models are weighted by size, and what ensembles well is then not what is averaged.",
         (
