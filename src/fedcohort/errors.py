@@ -171,6 +171,27 @@ def check(ok: bool, value: str, rule: str, remedy: str) -> None:
         raise BadParameter(value, rule, remedy)
 
 
+def shown(name: str, given: Any) -> str:
+    """An argument as an error shows it, on one line.
+
+    >>> shown("selector", [1, 2])
+    'selector = [1, 2]'
+    """
+    return " ".join(f"{name} = {given!r}".split())[:120]
+
+
+def check_object(name: str, given: Any) -> None:
+    """Raise :class:`BadParameter` for a class where an object of it is meant.
+
+    >>> check_object("selector", int)
+    Traceback (most recent call last):
+        ...
+    fedcohort.errors.BadParameter: selector = <class 'int'>: this is a class; give an object of it, e.g. int().
+    """
+    made = f"give an object of it, e.g. {getattr(given, '__name__', '')}()"
+    check(not isinstance(given, type), shown(name, given), "this is a class", made)
+
+
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a constructor (or any function): arguments that break their declaration raise :class:`BadParameter`.
 

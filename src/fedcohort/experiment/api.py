@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedcohort.errors import BadParameter, check
+from fedcohort.errors import BadParameter, check, check_object, shown
 from fedcohort.experiment.config import from_mapping
 from fedcohort.experiment.object_texts import text_of
 from fedcohort.experiment.round_progress import told_too
@@ -71,12 +71,10 @@ def simulate(
     own = {k: v for k, v in given.items() if not isinstance(v, str) and not (k == "world" and v is None)}
     for kind, value in own.items():
         _check_not_data(kind, value)
-        shown = _shown(kind, value)
-        remedy = f"give an object of it, e.g. {getattr(value, '__name__', '')}()"
-        check(not isinstance(value, type), shown, "this is a class", remedy)
+        check_object(kind, value)
         check(
             all(hasattr(value, part) for part in _PARTS[kind]),
-            shown,
+            shown(kind, value),
             f"this is neither the name of a {kind} nor an object with {' and '.join(_PARTS[kind])}",
             f"see `fedcohort list {kind}s`, or docs/testing.md for your own",
         )
@@ -98,20 +96,16 @@ def simulate(
     return run(config, folder, on_round, Objects(**own)).history
 
 
-def _shown(kind: str, value: Any) -> str:
-    return " ".join(f"{kind} = {value!r}".split())[:120]
-
-
 def _check_not_data(kind: str, value: Any) -> None:
     from fedcohort.data.dataset import Dataset
 
     if isinstance(value, Dataset):
         rule = "a Dataset is data, and a task is data with a model and its training"
         remedy = "give task=fedcohort.task_from(data)"
-        raise BadParameter(_shown(kind, value), rule, remedy)
+        raise BadParameter(shown(kind, value), rule, remedy)
     if kind == "task" and callable(value) and not hasattr(value, "bind"):  # a torch module, or what makes one
         rule = "a module is a model, and a task is a model with data and its training"
-        raise BadParameter(_shown(kind, value), rule, "give task=fedcohort.TorchTask(module, (x, y))")
+        raise BadParameter(shown(kind, value), rule, "give task=fedcohort.TorchTask(module, (x, y))")
 
 
 def sweep(*, store: str | Path = ROOT, workers: int = 0, on_event: OnEvent | None = None, **keys: Any) -> SweepOutcome:

@@ -10,28 +10,28 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedcohort import signals as catalogue
-from fedcohort.errors import BadParameter, CohortError, ContractError, MissingSignal, OutOfTurn, check
+from fedcohort.errors import (
+    BadParameter,
+    CohortError,
+    ContractError,
+    MissingSignal,
+    OutOfTurn,
+    check,
+    check_object,
+    shown,
+)
 from fedcohort.protocols import Selector
 from fedcohort.types import Arrays, Cohort, Index, Outcome, Round, RoundResult, Signals
 
 
 def check_selector(selector: Any) -> None:
     """Refuse what cannot be a selector: a name, a class, an object without its members."""
-    shown = " ".join(f"selector = {selector!r}".split())[:120]
-    check(
-        not isinstance(selector, str),
-        shown,
-        "a session takes a selector, not its name",
-        f"write make_selector({selector!r})",
-    )
-    check(
-        not isinstance(selector, type),
-        shown,
-        "this is a class",
-        f"give an object of it, e.g. {getattr(selector, '__name__', '')}()",
-    )
+    given = shown("selector", selector)
+    name = f"write make_selector({selector!r})"
+    check(not isinstance(selector, str), given, "a session takes a selector, not its name", name)
+    check_object("selector", selector)
     lacking = [name for name in ("needs", "select", "observe") if not hasattr(selector, name)]
-    check(not lacking, shown, f"it lacks {', '.join(lacking)}", "inherit from fedcohort.StatefulSelector")
+    check(not lacking, given, f"it lacks {', '.join(lacking)}", "inherit from fedcohort.StatefulSelector")
     needs = selector.needs
     check(
         isinstance(needs, frozenset | set),
@@ -88,8 +88,8 @@ def profile_columns(profiles: Mapping[str, ArrayLike] | None, population: int, a
             "give a row for every slot, or pass the population",
         )
         check(column.dtype.kind in "iufb", f"profile {name!r} of {column.dtype}", "it must be numbers", "convert it")
-        known = np.isfinite(column[available])
-        bad = available[~known.all(axis=tuple(range(1, known.ndim)))]
+        known = np.isfinite(column)
+        bad = available[:0] if known.all() else available[~known.all(axis=tuple(range(1, known.ndim)))[available]]
         check(
             bad.size == 0,
             f"profile {name!r} of slot {bad[0] if bad.size else ''}",

@@ -48,7 +48,7 @@ class StateDir:
         if self.folder is None:
             return False
         if not self.folder.begun:
-            check_unused(self.folder)
+            _check_unused(self.folder)
             return False
         self.journal = Journal.open(self.folder.journal, repair=True, lost=partial(_lost, self.folder))
         try:
@@ -139,7 +139,7 @@ def _lost(folder: StateFolder, journal: JournalReader) -> tuple[int, str] | None
     return first, f"the checkpoint of round {closed} cannot be read, and rounds from {newest[0] + 1} on are done again"
 
 
-def check_unused(folder: StateFolder) -> None:
+def _check_unused(folder: StateFolder) -> None:
     """Refuse a folder whose journal is gone: its checkpoints, the only copies of the model, would be overwritten."""
     if any(part.is_dir() and any(part.iterdir()) for part in (folder.snapshots, folder.roster)):
         raise StateMismatch(

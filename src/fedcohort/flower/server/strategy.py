@@ -21,7 +21,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedcohort.errors import BadParameter, OutOfTurn, check
+from fedcohort.errors import BadParameter, OutOfTurn, check, check_object, shown
 from fedcohort.flower.model_layout import ModelLayout
 from fedcohort.flower.server.aggregator import StrategyAggregator
 from fedcohort.flower.server.driver import Arrival, Sent
@@ -347,13 +347,7 @@ def _record(row: Mapping[str, Any], prefix: str) -> MetricRecord | None:
 
 def _check_inner(inner: Any) -> None:
     """Refuse what cannot be a Flower strategy: a class, a name, anything else."""
-    shown = " ".join(f"inner = {inner!r}".split())[:120]
-    made = f"give an object of it, e.g. {getattr(inner, '__name__', '')}()"
-    check(not isinstance(inner, type), shown, "this is a class", made)
-    check(
-        not isinstance(inner, str),
-        shown,
-        "a Flower strategy is an object",
-        f"write method={inner!r} for a method of ours",
-    )
-    check(inner is None or isinstance(inner, Strategy), shown, "this is not a Flower strategy", "give e.g. FedAvg()")
+    given, method = shown("inner", inner), f"write method={inner!r} for a method of ours"
+    check_object("inner", inner)
+    check(not isinstance(inner, str), given, "a Flower strategy is an object", method)
+    check(inner is None or isinstance(inner, Strategy), given, "this is not a Flower strategy", "give e.g. FedAvg()")
