@@ -66,8 +66,9 @@ def show_command(
             f"{s.name}: {s.about}\nunit {s.unit}, side {s.side}, {size}, privacy {PRIVACY_LEVELS[s.privacy]}"
         )
     found = UnknownName.among("entry", base, [n for kind in registry.KINDS for n in registry.names(kind)] + [*SIGNALS])
-    near = found.remedy.startswith("did you mean")
-    remedy = found.remedy if near else "see `fedcohort list`, or name your own as module:NAME"
+    near = found.remedy if found.remedy.startswith("did you mean") else ""
+    meant = f"did you mean {registry.OTHER_NAMES[base]}" if base in registry.OTHER_NAMES else near
+    remedy = meant or "see `fedcohort list`, or name your own as module:NAME"
     raise UnknownName(f"entry {name!r}", found.rule, remedy)
 
 

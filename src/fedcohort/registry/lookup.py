@@ -30,6 +30,19 @@ if TYPE_CHECKING:
     from fedcohort.worlds.world_spec import WorldSpec
 
 KINDS = ("selector", "method", "world", "task")
+OTHER_NAMES = {  # what the literature also calls them; only errors know these
+    "random": "uniform",
+    "random-selection": "uniform",
+    "pow-d": "power-of-choice",
+    "poc": "power-of-choice",
+    "active-fl": "afl",
+    "thompson": "fedcm-ts",
+    "thompson-sampling": "fedcm-ts",
+    "fedcm": "fedcm-ucb",
+    "rfa": "geometric-median",
+    "fedopt": "fedadam",
+    "fedasync": "fedbuff",
+}
 
 
 @cache
@@ -81,10 +94,21 @@ def entry(kind: str, name: str) -> CatalogueEntry:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
-    """The error for a name that there is not; one that is like no other may be meant as one's own."""
-    names = list(known)
-    found = UnknownName.among(kind, name, names)
-    if difflib.get_close_matches(name, names, n=1, cutoff=0.7):
+    """The error for a name that there is not; one that is like no other may be meant as one's own.
+
+    >>> print(unknown("selector", "Random", names("selector")))
+    selector 'Random': there is no selector of this name; did you mean uniform.
+    """
+    known, folded = list(known), name.lower().replace("_", "-")
+    found = UnknownName.among(kind, name, known)
+    if OTHER_NAMES.get(folded) in known:
+        return UnknownName(found.value, found.rule, f"did you mean {OTHER_NAMES[folded]}")
+    for other in KINDS:
+        if other != kind and folded in names(other):
+            return UnknownName(
+                found.value, f"this is a {other}", f"give it as the {other}; see `fedcohort list {kind}s`"
+            )
+    if difflib.get_close_matches(name, known, n=1, cutoff=0.7):
         return found
     near = found.remedy if found.remedy.startswith("did you mean") else f"see `fedcohort list {kind}s`"
     return UnknownName(found.value, found.rule, f"{near}, or name your own as module:NAME")
