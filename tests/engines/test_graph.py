@@ -74,6 +74,9 @@ NETWORKS = {
             Linear(3),
         ),
     ),
+    "pools side by side": Network(
+        (3, 8, 9), (Conv(4, 3, 1), Residual((MaxPool(2),), (AvgPool(2),)), ReLU(), Flatten(), Linear(3))
+    ),
     "overlapping means": Network((3, 7, 9), (Conv(4, 2), AvgPool(3, 2), AvgPool(2, 1), Flatten(), Linear(3))),
     "residuals": Network(
         (3, 8, 8),

@@ -43,7 +43,7 @@ from .graph_rows import (
 )
 from .kernels import Floats, Table
 
-_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_ZERO, _ONE, _TWO, _THREE = (np.float32(i) for i in range(4))
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31, _S40 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(40)
@@ -165,11 +165,68 @@ def clear_gradient(row: Table, ws: Floats, s: int) -> None:
                 out[j] = _ZERO
 
 
+@kernel
+def by_fours(row: Table) -> bool:
+    """Whether windows are 2 x 2 and lie side by side, as most do: these are read and written at once."""
+    return bool(row[SIZE_Y] == 2 and row[SIZE_X] == 2 and row[STRIDE] == 2 and row[PAD] == 0)
+
+
+@kernel
+def higher(z: np.float32, number: np.float32, best: np.float32, where: np.float32) -> tuple[np.float32, np.float32]:
+    """The maximum and its place; NaN wins, as in PyTorch."""
+    won = (z > best) | (z != z)
+    return (z if won else best), (number if won else where)
+
+
+@kernel
+def max_of_fours(row: Table, ws: Floats, s: int) -> None:
+    """Maximum over windows of 2 x 2."""
+    wide = row[D_W]
+    for c in range(row[D_C]):
+        for y in range(row[D_H]):
+            at = line_at(row[S_AT], row[S_B], row[S_H], row[S_W], c, 2 * y, s)
+            below = line_at(row[S_AT], row[S_B], row[S_H], row[S_W], c, 2 * y + 1, s)
+            to = line_at(row[D_AT], row[D_B], row[D_H], wide, c, y, s)
+            kept = row[KEPT] + (c * row[D_H] + y) * wide * s
+            for x in range(wide):
+                p, q = ws[at + 2 * x * s : at + 2 * (x + 1) * s], ws[below + 2 * x * s : below + 2 * (x + 1) * s]
+                out, place = ws[to + x * s : to + (x + 1) * s], ws[kept + x * s : kept + (x + 1) * s]
+                for j in range(s):
+                    best, where = higher(p[j], _ZERO, np.float32(-np.inf), -_ONE)
+                    best, where = higher(p[s + j], _ONE, best, where)
+                    best, where = higher(q[j], _TWO, best, where)
+                    out[j], place[j] = higher(q[s + j], _THREE, best, where)
+
+
+@kernel
+def to_fours(row: Table, ws: Floats, s: int) -> None:
+    """Gradient of `max_of_fours`, added to what is there."""
+    wide = row[D_W]
+    for c in range(row[D_C]):
+        for y in range(row[D_H]):
+            at = line_at(row[S_GAT], row[S_GB], row[S_H], row[S_W], c, 2 * y, s)
+            below = line_at(row[S_GAT], row[S_GB], row[S_H], row[S_W], c, 2 * y + 1, s)
+            up = line_at(row[D_GAT], row[D_GB], row[D_H], wide, c, y, s)
+            kept = row[KEPT] + (c * row[D_H] + y) * wide * s
+            for x in range(wide):
+                p, q = ws[at + 2 * x * s : at + 2 * (x + 1) * s], ws[below + 2 * x * s : below + 2 * (x + 1) * s]
+                d, place = ws[up + x * s : up + (x + 1) * s], ws[kept + x * s : kept + (x + 1) * s]
+                for j in range(s):
+                    z, where = d[j], place[j]
+                    p[j] += z if where == _ZERO else _ZERO
+                    p[s + j] += z if where == _ONE else _ZERO
+                    q[j] += z if where == _TWO else _ZERO
+                    q[s + j] += z if where == _THREE else _ZERO
+
+
 @part(STEP_OF)
 def max_forward_step(
     row: Table, ws: Floats, w: Floats, g: Floats, stats: Floats, s: int, train: int, key: int, first: int
 ) -> None:
     """Maximum over windows; the place of the first maximum is kept."""
+    if by_fours(row):
+        max_of_fours(row, ws, s)
+        return
     high, wide = row[S_H], row[S_W]
     for c in range(row[D_C]):
         for y in range(row[D_H]):
@@ -189,11 +246,8 @@ def max_forward_step(
                         if u < 0 or u >= wide:
                             continue
                         here, number = ws[line + u * s : line + (u + 1) * s], np.float32(dy * row[SIZE_X] + dx)
-                        for j in range(s):  # NaN wins, as in PyTorch; all is read before the choice, as in ReLU
-                            z, best, where = here[j], out[j], place[j]
-                            higher = (z > best) | (z != z)
-                            out[j] = z if higher else best
-                            place[j] = number if higher else where
+                        for j in range(s):
+                            out[j], place[j] = higher(here[j], number, out[j], place[j])
 
 
 @part(STEP_OF)
@@ -204,6 +258,9 @@ def max_backward_step(
     if row[WRITES] < 0:
         return
     clear_gradient(row, ws, s)
+    if by_fours(row):
+        to_fours(row, ws, s)
+        return
     high, wide = row[S_H], row[S_W]
     for c in range(row[D_C]):
         for y in range(row[D_H]):

@@ -152,7 +152,7 @@ def by_weights(row: Table, ws: Floats, g: Floats, s: int) -> None:
 
 @kernel
 def by_input(row: Table, ws: Floats, w: Floats, s: int) -> None:
-    """Gradient by the input of a convolution of stride 1."""
+    """Gradient by the input of a convolution of stride 1. Taps that only meet the border are left out."""
     k, ci, co, wide, pad, border = row[SIZE_Y], row[S_C], row[D_C], row[S_W], row[PAD], row[D_GB]
     up_line = (row[D_W] + 2 * border) * s
     up_plane = (row[D_H] + 2 * border) * up_line
@@ -161,11 +161,12 @@ def by_input(row: Table, ws: Floats, w: Floats, s: int) -> None:
     block = parts(co, max(HOT // (k * (k * s + 2 * LANES)), 1))
     for y in range(row[S_H]):
         out = row[S_GAT] + (y + row[S_GB]) * line + row[S_GB] * s
-        up = row[D_GAT] + (y + pad + border) * up_line + (pad + border) * s
+        tap = max(y + pad - row[D_H] + 1, 0)
+        up = row[D_GAT] + (y + pad - tap + border) * up_line + (pad + border) * s
         for c in range(0, co, block):
             call_panels(
-                row[PANELS], ci, ws, out, plane, w, row[WEIGHT] + c * ci * k * k, k * k, ci * k * k, k, 1,
-                ws, up + c * up_plane, up_plane, -up_line, -s, min(block, co - c), k, k,
+                row[PANELS], ci, ws, out, plane, w, row[WEIGHT] + c * ci * k * k + tap * k, k * k, ci * k * k, k, 1,
+                ws, up + c * up_plane, up_plane, -up_line, -s, min(block, co - c), min(k, y + pad + 1) - tap, k,
                 ws, row[ZERO], 0, int(c > 0 or row[WRITES] == 1), wide * s,
             )  # fmt: skip
 
