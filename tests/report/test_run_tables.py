@@ -1,6 +1,8 @@
 """Runs as tables and models as files: what is written can be read back and says what happened."""
 
 import csv
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from fedcohort.cli.main import app
 from fedcohort.errors import FedcohortError
 from fedcohort.experiment.runs import read
 from fedcohort.report.views import client, cohort_map
+from fedcohort.storage.run_folder import RunFolder
 
 
 def invoke(*arguments):
@@ -93,6 +96,13 @@ def test_mistakes_of_export_are_one_sentence(run, tmp_path):
             invoke(*arguments)
         assert says in str(caught.value)
     assert read(run[0]).history.names == run[1].names
+
+
+def test_export_of_a_run_that_is_not_finished_says_so(run, tmp_path):
+    half = Path(shutil.copytree(run[0], tmp_path / "half"))
+    RunFolder(half).metrics.unlink()
+    assert "1 of 2 runs are not finished" in invoke(run[0], half, "--csv", tmp_path)
+    assert "not finished" not in invoke(run[0], "--csv", tmp_path)
 
 
 def test_reports_call_clients_by_their_names(run):

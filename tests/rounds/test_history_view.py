@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import math
 import sys
 from xml.etree import ElementTree
 
@@ -83,6 +84,7 @@ def test_a_notebook_shows_the_facts_and_a_curve():
         assert part in words
     assert len(root.find("svg/polyline").get("points").split()) == 5
     assert "svg" not in History(3)._repr_html_()
+    assert math.isnan(History(3).fairness())  # nobody was asked: neither fair nor unfair
 
 
 def test_progress_is_ten_lines_in_a_file_and_one_in_a_terminal(capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,9 +14,11 @@ from fedcohort.errors import (
     FedcohortError,
     MissingSignal,
     OutOfTurn,
+    RunWarning,
     StateMismatch,
     UndeclaredSignal,
 )
+from fedcohort.registry import make_selector
 from fedcohort.rounds.replay import Known, replay
 from fedcohort.rounds.session import Session
 from fedcohort.selectors.oort import Oort
@@ -333,3 +337,23 @@ def test_a_journal_that_fails_once_does_not_tell_the_selector_twice(tmp_path, mo
     session.tell(result(0, [0]))
     assert (len(chooser.seen), session.index) == (1, 1)
     assert [r.kind for r in journal.records()][1:] == ["ask", "tell"]
+
+
+def test_a_selector_that_learns_from_scores_is_told_once_that_there_are_none(recwarn):
+    def told(selector, *scores):
+        recwarn.clear()
+        session = Session(selector, cohort_size=1, seed=0)
+        for i, score in enumerate(scores):
+            session.ask(np.arange(2))
+            session.tell(replace(result(i, [0]), score=score))
+        return [str(w.message) for w in recwarn if issubclass(w.category, RunWarning)]
+
+    learns, nan = Fixed([0]), float("nan")
+    learns.reads_score = True
+    (words,) = told(learns, 0.5, nan, nan)
+    assert words.startswith("round 1 has no score, and Fixed learns from it")
+    assert told(learns, 0.5, 0.6) == told(Fixed([0]), nan) == []
+    assert make_selector("explore(inner='flash-rl')").reads_score
+    assert not make_selector("hetero-select").reads_score
+    assert make_selector("hetero-select(adaptive=True)").reads_score
+    assert not make_selector("favor(mode='pretrained')").reads_score

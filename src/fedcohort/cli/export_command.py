@@ -13,6 +13,7 @@ from fedcohort.errors import BadParameter, check
 from fedcohort.experiment.runs import read, read_model
 from fedcohort.experiment.store import find
 from fedcohort.report.export.writers import Writers
+from fedcohort.storage.run_folder import RunFolder
 
 TABLES = "rounds, evaluations, outcomes and clients"
 
@@ -35,6 +36,10 @@ def export_command(
         raise BadParameter("export", "no destination was given", remedy)
     console = Console(highlight=False, soft_wrap=True)
     folders = list(find(runs))
+    waiting = sum(not RunFolder(folder).finished for folder in folders)
+    if waiting:
+        said = f"note: {waiting} of {len(folders)} runs are not finished: what they have so far is exported"
+        Console(stderr=True, highlight=False, soft_wrap=True).print(said, markup=False)
     for file, ending in ((torch, ".pt"), (npz, ".npz")):
         if file is not None:
             console.print(f"model: {_model(folders, file, ending)}", markup=False)

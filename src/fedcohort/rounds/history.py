@@ -89,8 +89,9 @@ class History:
         return Usage.of(self.population, self.cohorts, self.used or self.cohorts)
 
     def fairness(self) -> float:
-        """Jain's index of participation."""
-        return jain(self.participation().astype(np.float64))
+        """Jain's index of participation; NaN where nobody was asked."""
+        counts = self.participation().astype(np.float64)
+        return jain(counts) if counts.any() else float("nan")
 
     def reached(self, target: float, metric: str = "accuracy") -> tuple[int, float] | None:
         """(round, virtual seconds) at which the metric first reached the target, or None."""

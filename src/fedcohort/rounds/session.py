@@ -50,6 +50,7 @@ from fedcohort.rounds.session_checks import (
     profile_columns,
     result_arrays,
     slots_of,
+    without_score,
 )
 from fedcohort.storage.journal import Journal
 from fedcohort.types import Array, Arrays, Cohort, Index, Probed, Round, RoundResult, Signals
@@ -87,6 +88,7 @@ class Session:
     ) -> None:
         self.selector, self.cohort_size, self.seed, self.journal = selector, cohort_size, seed, journal
         self.index, self._observed = 0, -1
+        self._noted = not getattr(selector, "reads_score", False)  # that a round has no score
         self._asked: Round | None = None
         self.asynchronous = asynchronous
         self._out: Index = np.empty(0, np.int64)  # dispatched and not told yet
@@ -153,6 +155,7 @@ class Session:
         assert self._asked is not None
         result = result_arrays(result)
         check_result(result, self.index, self._out, all_of_them=not self.asynchronous)
+        self._noted = self._noted or without_score(self.selector, result)
         ordered = _ordered(result, self.selector.needs, self._asked.probed)
         why = {str(client): reason for client, reason in (reasons or {}).items()}
         meta = {"score": _json(result.score), "metrics": dict(metrics or {}), "reasons": why}

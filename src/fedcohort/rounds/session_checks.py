@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from fedcohort.errors import (
     ContractError,
     MissingSignal,
     OutOfTurn,
+    RunWarning,
     check,
     check_object,
     shown,
@@ -39,6 +41,19 @@ def check_selector(selector: Any) -> None:
         "it must be a frozenset with the names of signals",
         "write e.g. needs = frozenset({'train_loss'})",
     )
+
+
+def without_score(selector: Selector, result: RoundResult) -> bool:
+    """Warn where a selector that learns from the score of a round is told none; whether it did."""
+    missing = bool(np.isnan(result.score))
+    if missing:
+        warnings.warn(
+            f"round {result.index} has no score, and {type(selector).__name__} learns from it: measure the accuracy on "
+            "validation data (RoundResult.score; in Flower an evaluate_fn, or score=NAME).",
+            RunWarning,
+            stacklevel=3,
+        )
+    return missing
 
 
 def check_needs(selector: Selector, provides: frozenset[str] | None, level: int) -> None:

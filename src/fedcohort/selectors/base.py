@@ -52,6 +52,7 @@ class StatefulSelector(ABC, Generic[S]):
 
     needs: frozenset[str] = frozenset()  # the signals it reads: a promise and a privacy statement
     exempt: Mapping[str, str] = MappingProxyType({})  # clause of testing.SelectorContract -> why it cannot hold
+    reads_score: bool = False  # whether it learns from `RoundResult.score`: a session warns where there is none
     nested: tuple[str, ...] = ()  # attributes that are selectors with a state of their own
     _table: type[Table] = NoState
 

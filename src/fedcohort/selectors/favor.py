@@ -134,7 +134,7 @@ class Favor(AgentSelector[FavorState]):
             memory, batch, default["steps"] if steps is None else steps, copy_every,
             default["centre"] if centre is None else centre, horizon, True, seed,
         )  # fmt: skip
-        self.needs = self.learner.needs
+        self.needs, self.reads_score = self.learner.needs, mode != "pretrained"
         self.state = FavorState()
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:

@@ -112,6 +112,8 @@ class FlashRL(AgentSelector[FlashRLState]):
     ['model', 'samples', 'weights']
     """
 
+    reads_score = True
+
     @checked
     def __init__(
         self,

@@ -148,7 +148,7 @@ class HeteroSelect(StatefulSelector[HeteroSelectState]):
         check(fits, f"w_v, w_d, w_m = {weights[:3]}", rule, "use variant='additive'")
         self.variant, self.diversity, self.weights = variant, diversity, np.asarray(weights, np.float32)
         self.gamma, self.eta, self.tau0, self.horizon, self.clip, self.memory = gamma, eta, tau0, horizon, clip, memory
-        self.adaptive = adaptive
+        self.adaptive = self.reads_score = adaptive
         self.needs = frozenset({"train_loss", "delta_norm", DIVERSITY[diversity]} - {""})
         self.state = HeteroSelectState()
         self._diverging: tuple[Array, Real] | None = None  # label shares and what was computed from them
