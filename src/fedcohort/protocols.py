@@ -244,8 +244,12 @@ class World(Protocol):
         """How long each of these would take, drawn per (client, round)."""
         ...
 
-    def dropped(self, index: int, clients: Index) -> Mask:
-        """Who starts and never comes back."""
+    def dropped(self, index: int, clients: Index, *, probe: bool = False) -> Mask:
+        """Who starts and never comes back; for a probe drawn apart, or it would tell who will fail to train."""
+        ...
+
+    def boasted(self, clients: Index, answers: Arrays) -> Arrays:
+        """What broken or lying clients make of their answers to a probe; honest worlds return the input."""
         ...
 
     def tamper(self, index: int, updates: Updates, signals: Arrays) -> tuple[Updates, Arrays]:

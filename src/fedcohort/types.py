@@ -293,3 +293,4 @@ class Work:
     down: Real  # bytes received
     up: Real  # bytes sent
     params: int  # parameters of the model
+    plain: Real | float = 1.0  # passes of an ordinary round of training: what a duration "of a round" is for

@@ -104,8 +104,14 @@ def test_measured_latencies_move_a_client_to_another_tier():
     tifl = Tifl(tiers=2)
     seconds = np.arange(1.0, 11.0)
     assert tifl._tiers(ask(0, 2, seconds))[0] == 0
-    tifl.observe(tell(0, [0], seconds=[50.0]))
+    tifl.observe(tell(0, [0, 3, 4], seconds=[50.0, 4.0, 5.0]))
     assert tifl._tiers(ask(1, 2, seconds))[0] == 1
+
+
+def test_profiles_of_another_unit_do_not_separate_the_measured_from_the_others():
+    tifl, seconds = Tifl(tiers=2), np.arange(1.0, 11.0)
+    tifl.observe(tell(0, [0, 4, 9], seconds=5 * seconds[[0, 4, 9]]))  # five epochs; a profile is of one
+    assert tifl._tiers(ask(1, 2, seconds)).tolist() == [0] * 5 + [1] * 5
 
 
 def test_probes_are_few_and_only_now_and_then():

@@ -12,7 +12,15 @@ from fedcohort.worlds import catalogue, devices
 from fedcohort.worlds.availability import Always, Bernoulli, FromTrace, Markov
 from fedcohort.worlds.built_world import build_world
 from fedcohort.worlds.given_latency import LATENCIES, GivenLatency, load_seconds
-from fedcohort.worlds.latency import FixedExponential, FlashRLLatency, Lognormal, Pareto, Physical, ShiftedExponential
+from fedcohort.worlds.latency import (
+    Constant,
+    FixedExponential,
+    FlashRLLatency,
+    Lognormal,
+    Pareto,
+    Physical,
+    ShiftedExponential,
+)
 from fedcohort.worlds.natural import Natural
 from fedcohort.worlds.partition import Iid
 from fedcohort.worlds.trace import load_trace
@@ -25,9 +33,9 @@ def world(clients=40, seed=0, **sections):
     return build_world(WorldSpec("t", clients, Iid(balanced=True), **sections), LABELS, seed=seed)
 
 
-def work_of(w, ids, params=1000, passes=1.0):
+def work_of(w, ids, params=1000, passes=1.0, plain=1.0):
     sent = np.full(ids.size, 4.0 * params)
-    return Work(w.train.sizes[ids], np.full(ids.size, passes), sent, sent, params)
+    return Work(w.train.sizes[ids], np.full(ids.size, passes), sent, sent, params, np.full(ids.size, plain))
 
 
 FLEET = [("north", 2.0), ("south", 9.0), ("north", 4.0), ("west", 5.0), ("east", 1.0)]
@@ -49,9 +57,15 @@ def test_given_seconds_go_to_the_clients_of_that_name(tmp_path):
     ids = np.arange(3)
     assert w.names == ("north", "south", "west")
     assert w.expected_seconds(ids, work_of(w, ids)).tolist() == [3.0, 9.0, 5.0]
-    drawn = np.array([w.seconds(r, ids, work_of(w, ids, passes=5.0)) for r in range(50)])
+    drawn = np.array([w.seconds(r, ids, work_of(w, ids, passes=5.0, plain=5.0)) for r in range(50)])
     assert [set(column) for column in drawn.T] == [{2.0, 4.0}, {9.0}, {5.0}]
     assert w.seconds(0, ids, work_of(w, ids, passes=1 / 3))[1] == pytest.approx(3.0)  # a probe
+    assert w.seconds(0, ids, work_of(w, ids, passes=1 / 3, plain=5.0))[1] == pytest.approx(0.6)
+    constant = world(clients=4, latency=Constant(seconds_each=6.0))
+    assert constant.seconds(0, ids, work_of(constant, ids, passes=1 / 3, plain=2.0)).tolist() == pytest.approx(
+        [1.0] * 3
+    )
+    assert constant.seconds(0, ids, work_of(constant, ids, passes=2.0, plain=2.0)).tolist() == [6.0] * 3
     scaled = named_world(spec.replace(latency__passes=5.0), ["south", "north"] * 4)
     assert scaled.expected_seconds(ids[:2], work_of(scaled, ids[:2], passes=10.0)).tolist() == [6.0, 18.0]
     np.savez(tmp_path / "fleet.npz", client=["south", "north"], seconds=[[9.0, 9.0], [2.0, 4.0]])

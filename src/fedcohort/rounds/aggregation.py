@@ -82,7 +82,7 @@ def server_signals(needs: frozenset[str], landed: Landed, base: Real, backend: B
     `base` are the parameters that the updates were computed on: one vector, or one row per update.
     """
     updates, m, rows, last_layer = landed.updates, landed.cohort.clients.size, positions(landed), backend.last_layer
-    computed = _computed(needs, updates, base, last_layer)
+    computed = _computed(needs - landed.signals.keys(), updates, base, last_layer)
     if "model_gain" in needs:
         computed["model_gain"] = model_gains(updates.delta, base, backend.server_evaluator)
     out: Arrays = {n: scattered(c, rows, m) for n, c in computed.items()}

@@ -21,7 +21,8 @@ Departures from the paper
     * Its text was not available: the rule follows two public re-implementations, the set-up is from memory.
     * The round's size is an upper bound; in the paper the deadline alone limits |S|.
     * At least twice the size are asked for their resources, without replacement: ceil(C N) may be fewer than the size.
-    * Resources are what the server knows: the profile `expected_seconds`, or the durations it measured itself
+    * Resources are what the server knows: the profile `expected_seconds` times the median ratio of durations to
+      profiles (a profile is of one pass; the deadline is of the real work), or the durations it measured itself
       (resources="measured"; unknown ones count as the median). `upload` is the share of it that is upload. With the
       size of the model in Mbit given, the profile `bandwidth` gives Td and t^UL, and the rest of the duration is t^UD.
     * If nobody fits, the single fastest is asked: otherwise training stalls.
@@ -41,6 +42,7 @@ from fedcohort.core import draw
 from fedcohort.core.constraints import Choice, Factor, Interval, NotNegative, Share
 from fedcohort.core.table import Table, column
 from fedcohort.errors import checked
+from fedcohort.selectors._parts.profile_pace import profile_factor
 from fedcohort.selectors.base import StatefulSelector
 from fedcohort.types import Cohort, Index, Real, Round, RoundResult
 
@@ -49,7 +51,7 @@ Double = NDArray[np.float64]
 
 @dataclass
 class FedCSState(Table):
-    """Only read with resources="measured"."""
+    """What profiles are held against, and what resources="measured" reads."""
 
     seconds: Real = column(-1.0)  # duration last measured; negative: never
 
@@ -115,7 +117,8 @@ class FedCS(StatefulSelector[FedCSState]):
     def _resources(self, pool: Index, rnd: Round) -> tuple[Double, Double, Double]:
         """(D_m / theta_k, t_k^UD, t_k^UL) of these clients."""
         if self.resources == "profile" and "expected_seconds" in rnd.profiles:
-            total = np.asarray(rnd.profiles["expected_seconds"], np.float64)[pool]
+            profile = np.asarray(rnd.profiles["expected_seconds"], np.float64)
+            total = profile[pool] * profile_factor(self.state.seconds, profile)
         else:
             total = self.state.seconds[pool].astype(np.float64)
         total = known_or_median(total)

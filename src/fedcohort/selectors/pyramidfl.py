@@ -25,12 +25,15 @@ Departures from the paper
       the update, and so measures mostly ||w||.
     * Tensors left out are compensated for: what is sent is scaled so that the weighted mean is the mean over those that
       sent the tensor. The code averages the zeros in.
-    * The server measures one duration; `compute_share` splits it into C and U. Never-tried clients get no extra work.
+    * The server measures one duration; `compute_share` splits it into C and U. It is divided by what the directives
+      made of it, so that a client which was told to train longer does not look slow. Never-tried clients get no extra
+      work.
+    * ||delta|| is that of the whole update in a simulation, and of the tensors that were sent in Flower.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -96,6 +99,7 @@ class PyramidFL(StatefulSelector[PyramidState]):
         self.epochs, self.max_passes, self.compute_share = epochs, max_passes, compute_share
         self.oort = Oort(preset=preset, explore=explore, percentile=percentile)
         self.needs = self.oort.needs | {"samples", "loss_count", "delta_norm"}
+        self._ordered: dict[int, float] = {}  # who is out, and how much longer its directives make it take
 
     def select(self, rnd: Round, rng: np.random.Generator) -> Cohort:
         """Oort's draw, then eq. 2 and 3 for those chosen."""
@@ -105,12 +109,17 @@ class PyramidFL(StatefulSelector[PyramidState]):
             return chosen
         value = self._gradient_utility(chosen.clients, rnd)
         drop = self._drop(value, rng)
-        directives: dict[str, Array] = {"drop": drop, "work": self._work(chosen.clients, drop)}
+        work = self._work(chosen.clients, drop)
+        share = self.compute_share
+        slower = share * work + (1 - share) * (1 - drop)  # times as long as an ordinary round
+        self._ordered.update(zip(chosen.clients.tolist(), slower.tolist(), strict=True))
+        directives: dict[str, Array] = {"drop": drop, "work": work}
         return Cohort(chosen.clients, directives, why={**chosen.why, "gradient": value})
 
     def observe(self, result: RoundResult) -> None:
         """Oort learns; eq. 1 for those that reported."""
-        self.oort.observe(result)
+        factor = np.array([self._ordered.pop(int(c), 1.0) for c in result.clients])
+        self.oort.observe(replace(result, duration=result.duration / factor))
         told, value = result.clients, result.signals["delta_norm"] * result.signals["loss_count"] / 100.0
         self.state.grow(self.oort.state.rows)
         good = result.replied & np.isfinite(value)

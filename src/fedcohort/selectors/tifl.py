@@ -16,8 +16,9 @@ Departures from the paper
     * Every I rounds, at most `sample` clients of each tier are probed for their accuracy (accuracy="probe"), or it is
       inferred for free from the losses that the cohort reports (accuracy="reports": low loss for high accuracy). The
       paper evaluates every client.
-    * L_i is the profile `expected_seconds` until the server has measured the client, then a moving mean over its rounds
-      (half of the weight on the newest); unknown ones count as the median. Tiers follow it.
+    * L_i is the profile `expected_seconds`, times the median ratio of durations to profiles, until the server has
+      measured the client, then a moving mean over its rounds (half of the weight on the newest); unknown ones count as
+      the median. Tiers follow it.
     * Credits are a multiple of a tier's equal share of the planned rounds; when no tier has any left, all get new ones,
       because a run may be longer than planned.
     * A tier with fewer available clients than K is filled up from the tiers next to it.
@@ -37,6 +38,7 @@ from fedcohort.core import draw
 from fedcohort.core.constraints import Choice, Count, Interval
 from fedcohort.core.table import Table, block, column
 from fedcohort.errors import checked
+from fedcohort.selectors._parts.profile_pace import profile_factor
 from fedcohort.selectors.base import StatefulSelector
 from fedcohort.types import Cohort, Index, Real, Round, RoundResult, Signals
 
@@ -135,7 +137,8 @@ class Tifl(StatefulSelector[TiflState]):
         seconds = np.full(rnd.population, -1.0, np.float32)
         seconds[: self.state.rows] = self.state.seconds[: rnd.population]
         if "expected_seconds" in rnd.profiles:
-            seconds = np.where(seconds >= 0, seconds, np.asarray(rnd.profiles["expected_seconds"], np.float32))
+            profile = np.asarray(rnd.profiles["expected_seconds"], np.float32)
+            seconds = np.where(seconds >= 0, seconds, profile * profile_factor(seconds, profile))
         known = np.isfinite(seconds) & (seconds >= 0)
         if not known.all():
             seconds = np.where(known, seconds, np.median(seconds[known]) if known.any() else np.float32(1.0))

@@ -139,9 +139,10 @@ class Federation:
         up = self._signal_bytes(names, model)
         passes = 1.0 if "probe_weights" in names else FORWARD
         seconds = self.world.seconds(index, clients, self._work(clients, model, passes, size, up))
-        there = ~self.world.dropped(index, clients) & (seconds <= self.settings.deadline)
+        there = ~self.world.dropped(index, clients, probe=True) & (seconds <= self.settings.deadline)
         answered = clients[there]
         columns = self.task.probe(model, answered, names, plan) if answered.size else {n: np.empty(0) for n in names}
+        columns = self.world.boasted(answered, {n: np.asarray(c) for n, c in columns.items()})
         self._bill.probing = min(float(seconds.max()), self.settings.deadline) if clients.size else 0.0
         self._bill.probes = float(clients.size * size + answered.size * up)
         if self.settings.buffer_size:
@@ -271,6 +272,7 @@ class Federation:
             ratio = np.asarray(work.cohort.directives["drop"], np.float64)[on_time]
             keys = (work.index, sent.batches) if sent.batches else (work.index,)
             rng = generator(self.settings.seed, "upload-drop", *keys)
+            columns["delta_norm"] = np.linalg.norm(updates.delta.astype(np.float64), axis=1)  # of the whole update
             updates = drop_tensors(updates, ratio, self.task.layout, rng)
         updates, columns = self.world.tamper(work.index, updates, {n: np.asarray(c) for n, c in columns.items()})
         sent.batches += 1
@@ -341,6 +343,7 @@ class Federation:
             down=np.broadcast_to(np.asarray(down, np.float64), (m,)),
             up=np.broadcast_to(np.asarray(up, np.float64), (m,)),
             params=model.params.size,
+            plain=self.task.plan().epochs_of(m).astype(np.float64),
         )
 
 

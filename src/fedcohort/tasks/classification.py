@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -172,8 +174,9 @@ class BoundClassification:
 
     @property
     def layout(self) -> tuple[slice, ...]:
-        """One part: an upload is sent whole or not at all."""
-        return (slice(0, self.engine.n_params),)
+        """Where each tensor sits in the flat parameters."""
+        sizes = [math.prod(t.shape) for t in layout_of(recipe_of(self.spec.model).model) if t.part == "params"]
+        return tuple(slice(end - size, end) for size, end in zip(sizes, itertools.accumulate(sizes), strict=True))
 
     def initial(self, rng: np.random.Generator) -> Model:
         """A fresh model, drawn from this generator alone."""

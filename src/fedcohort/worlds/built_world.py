@@ -60,9 +60,13 @@ class BuiltWorld:
         often, long = self.spec.faults.stragglers, self.spec.faults.straggle
         return self.spec.latency.expected(clients, work, self.fixed) * (1.0 + often * (long - 1.0))
 
-    def dropped(self, index: int, clients: Index) -> Mask:
-        """Who starts and never comes back."""
-        return self.spec.faults.dropped(self.seed, index, clients, self.fixed)
+    def dropped(self, index: int, clients: Index, *, probe: bool = False) -> Mask:
+        """Who starts and never comes back. A probe is drawn for itself: who answers it may still fail to train."""
+        return self.spec.faults.dropped(self.seed, index, clients, self.fixed, probe=probe)
+
+    def boasted(self, clients: Index, answers: Arrays) -> Arrays:
+        """What broken or malicious clients make of their answers to a probe."""
+        return self.spec.faults.boasted(clients, answers, self.fixed)
 
     def tamper(self, index: int, updates: Updates, signals: Arrays) -> tuple[Updates, Arrays]:
         """What broken or malicious clients make of their replies. Rows of the signals are those of the updates."""

@@ -7,7 +7,7 @@ client; drop-out and straggling are drawn per (client, round).
     scaled         the update is multiplied by `scale`
     sign_flipped   the update is multiplied by -1
     free_riders    the update is noise of a thousandth of the size of the others' mean norm; nothing was trained
-    boasting       the reported loss-like signals are multiplied by `scale` to be chosen more often
+    boasting       the reported loss-like signals, probes too, are multiplied by `scale` to be chosen more often
     label_flipped  every label y is K - 1 - y when the world is built; the training itself is honest
 """
 
@@ -28,7 +28,19 @@ from fedcohort.worlds.section import Section, table
 
 LIES = ("nan", "scaled", "sign_flipped", "free_riders", "boasting", "label_flipped")
 HONEST = -1
-BOASTED = ("train_loss", "train_loss_sq", "utility", "loss_before", "val_loss", "robust_loss", "grad_norm")
+BOASTED = frozenset(
+    {
+        "train_loss",
+        "train_loss_sq",
+        "utility",
+        "loss_before",
+        "val_loss",
+        "robust_loss",
+        "grad_norm",
+        "loss",
+        "batch_loss",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -81,9 +93,10 @@ class Faults(Section):
         )
         return {"lie": part, "dropout": rate}
 
-    def dropped(self, seed: int, index: int, clients: Index, fixed: Arrays) -> Mask:
+    def dropped(self, seed: int, index: int, clients: Index, fixed: Arrays, *, probe: bool = False) -> Mask:
         """Who starts and never comes back."""
-        gone: Mask = uniform_at(seed, "dropout", index, clients) < fixed["dropout"][clients]
+        stream = "dropout-probe" if probe else "dropout"
+        gone: Mask = uniform_at(seed, stream, index, clients) < fixed["dropout"][clients]
         return gone
 
     def slowed(self, seed: int, index: int, clients: Index) -> NDArray[np.float64]:
@@ -97,8 +110,7 @@ class Faults(Section):
 
     def tamper(self, seed: int, index: int, updates: Updates, signals: Arrays, fixed: Arrays) -> tuple[Updates, Arrays]:
         """Rewrite the rows of faulty clients; the other rows keep their bytes."""
-        lie = fixed["lie"][updates.clients]
-        rows = {name: np.flatnonzero(lie == number) for number, name in enumerate(LIES)}
+        rows = _liars(updates.clients, fixed)
         if all(rows[name].size == 0 for name in LIES if name != "label_flipped"):
             return updates, signals
         delta = updates.delta.copy()
@@ -113,6 +125,17 @@ class Faults(Section):
             delta[row] = noise * (1e-3 * size / np.sqrt(max(delta.shape[1], 1)))
         reports = {name: _boasted(name, value, rows, self.scale) for name, value in signals.items()}
         return replace(updates, delta=delta), reports
+
+    def boasted(self, clients: Index, answers: Arrays, fixed: Arrays) -> Arrays:
+        """Answers to a probe, one row per client: NaN of the broken ones, loss-like ones of boasters scaled."""
+        rows = _liars(clients, fixed)
+        return {name: _boasted(name.removeprefix("probe_"), value, rows, self.scale) for name, value in answers.items()}
+
+
+def _liars(clients: Index, fixed: Arrays) -> dict[str, Index]:
+    """Rows of these clients by fault."""
+    lie = fixed["lie"][clients]
+    return {name: np.flatnonzero(lie == number) for number, name in enumerate(LIES)}
 
 
 def _boasted(name: str, value: Array, rows: dict[str, Index], scale: float) -> Array:

@@ -45,7 +45,7 @@ class GivenLatency(Latency):
     """Seconds measured on your own fleet, from the file `path` (docs/worlds.md describes its forms).
 
     They are those of a whole round, training and both transfers, whatever is trained; with `passes` given they hold for
-    that many passes over the client's samples and change in proportion. A probe, a third of a pass, takes a third.
+    that many passes over the client's samples. Other work, such as a probe (a third of a pass), changes in proportion.
 
     >>> GivenLatency(path="fleet.csv").to_dict()
     {'kind': 'given', 'path': 'fleet.csv', 'passes': 0.0}
@@ -82,8 +82,7 @@ class GivenLatency(Latency):
         return np.asarray((total / np.diff(fixed["given_first"]))[clients] * self._share(work), np.float64)
 
     def _share(self, work: Work) -> Double:
-        passes = np.asarray(work.passes, np.float64)
-        return passes / self.passes if self.passes else np.minimum(passes, 1.0)
+        return np.asarray(work.passes, np.float64) / (self.passes or work.plain)
 
 
 LATENCIES: dict[str, type[Latency]] = table(
