@@ -13,7 +13,6 @@ from fedcohort.worlds.availability import Always, Bernoulli, FromTrace, Markov
 from fedcohort.worlds.built_world import build_world
 from fedcohort.worlds.given_latency import LATENCIES, GivenLatency, load_seconds
 from fedcohort.worlds.latency import (
-    Constant,
     FixedExponential,
     FlashRLLatency,
     Lognormal,
@@ -61,11 +60,6 @@ def test_given_seconds_go_to_the_clients_of_that_name(tmp_path):
     assert [set(column) for column in drawn.T] == [{2.0, 4.0}, {9.0}, {5.0}]
     assert w.seconds(0, ids, work_of(w, ids, passes=1 / 3))[1] == pytest.approx(3.0)  # a probe
     assert w.seconds(0, ids, work_of(w, ids, passes=1 / 3, plain=5.0))[1] == pytest.approx(0.6)
-    constant = world(clients=4, latency=Constant(seconds_each=6.0))
-    assert constant.seconds(0, ids, work_of(constant, ids, passes=1 / 3, plain=2.0)).tolist() == pytest.approx(
-        [1.0] * 3
-    )
-    assert constant.seconds(0, ids, work_of(constant, ids, passes=2.0, plain=2.0)).tolist() == [6.0] * 3
     scaled = named_world(spec.replace(latency__passes=5.0), ["south", "north"] * 4)
     assert scaled.expected_seconds(ids[:2], work_of(scaled, ids[:2], passes=10.0)).tolist() == [6.0, 18.0]
     np.savez(tmp_path / "fleet.npz", client=["south", "north"], seconds=[[9.0, 9.0], [2.0, 4.0]])

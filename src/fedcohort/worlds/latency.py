@@ -75,11 +75,9 @@ class Constant(Latency):
         return self.expected(clients, work, fixed)
 
     def expected(self, clients: Index, work: Work, fixed: Arrays) -> Double:
-        """The constant for an ordinary round; more or less work, such as a probe, takes its share of it."""
+        """The constant itself, for whatever is asked: a probe takes as long as a round of training."""
         passes = np.asarray(work.passes, np.float64)
-        return np.asarray(
-            self.seconds_each * (passes / work.plain) + self.per_sample * work.samples * passes, np.float64
-        )
+        return np.asarray(self.seconds_each + self.per_sample * work.samples * passes, np.float64)
 
 
 @dataclass(frozen=True)
