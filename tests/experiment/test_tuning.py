@@ -6,6 +6,7 @@ import pytest
 
 import fedcohort as fc
 from fedcohort.errors import BadParameter, UnknownName
+from fedcohort.experiment.runs import read
 
 RUN = {"task": "quadratic", "world": "mixed-v1(clients=12)", "rounds": 4}
 
@@ -82,3 +83,8 @@ def test_with_optuna_itself():
     assert study.best_value == max(t.value for t in study.trials)
     with pytest.raises(optuna.TrialPruned):
         fc.optuna_objective({"cohort_size": (2, 6)}, **RUN)(Trial(prune_at=2))
+
+
+def test_a_given_seed_is_the_first_of_them(tmp_path):
+    fc.optuna_objective({"cohort_size": (3, 6)}, seeds=3, seed=7, store=tmp_path, **RUN)(Trial())
+    assert sorted(read(folder).config.seed for folder in tmp_path.iterdir()) == [7, 8, 9]

@@ -227,3 +227,9 @@ def test_refuses():
         with pytest.raises(BadParameter):
             FedDF(**bad)
     assert FedDF(preset="code").schedule.steps == 10_000
+
+
+def test_what_a_preset_sets_cannot_be_given_beside_it():
+    assert FedDF(preset="code").schedule.steps == 10_000
+    with pytest.raises(BadParameter, match="the preset sets these three"):
+        FedDF(preset="code", steps=100)

@@ -11,11 +11,16 @@ import subprocess
 
 import pytest
 
+from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.metrics.comparison import compare
+from fedcohort.experiment.metrics.stored_metrics import measure, record
+from fedcohort.experiment.store import Store
 from fedcohort.looks import look
 from fedcohort.report.build import ReportOptions, make_report
+from fedcohort.report.collected import gather
 from fedcohort.report.page import safe_json
 from fedcohort.report.run_detail import reasons
+from fedcohort.report.tables import compared
 from fedcohort.report.views import cohort_map
 
 EVIL = "<script>alert(1)</script>"
@@ -174,3 +179,11 @@ def test_a_real_browser_shows_it(few, made, tmp_path):
     assert rows.count("<tr>") >= 3
     assert "<img" not in shown
     assert "<script" not in shown
+
+
+def test_clients_never_used_are_counted_in_reports_too(tmp_path):
+    store, keys = Store(tmp_path), {"task": "quadratic", "rounds": 40, "cohort_size": 5, "over_select": 2.0}
+    folder = store.folder(store.obtain(RunConfig(selector="uniform", world="mixed-v1", **keys)).finished.config)
+    known = measure(record(folder), ("never_used",))["never_used"]
+    assert known > 0
+    assert compared(gather([tmp_path]), ["never_used"])[0].settings[0].rows[0].mean == known

@@ -162,3 +162,13 @@ def test_measured_durations_stand_in_for_profiles():
 def test_bad_parameters_are_named(bad):
     with pytest.raises(BadParameter, match=next(iter(bad))):
         FedCS(**bad)
+
+
+def test_the_deadline_is_of_the_real_work_once_it_was_measured():
+    """Profiles say 1 to 4 seconds; a round takes five times as long."""
+    chosen, profile = FedCS(deadline=12.0, uplink="parallel", candidates=1.0), np.array([1.0, 2.0, 3.0, 4.0])
+    rnd = Round(0, 4, np.arange(4), 4, 0.0, Signals({"expected_seconds": profile}))
+    assert chosen.select(rnd, np.random.default_rng(0)).clients.size == 4
+    outcome = np.full(2, Outcome.OK, np.int8)
+    chosen.observe(RoundResult(0, np.array([0, 3]), outcome, 5 * profile[[0, 3]], Signals({})))
+    assert sorted(chosen.select(rnd, np.random.default_rng(0)).clients.tolist()) == [0, 1]

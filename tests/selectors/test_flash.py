@@ -352,3 +352,19 @@ def test_of_two_equal_gains_the_faster_is_better_also_where_both_are_losses():
     assert fast_gain > slow_gain > 0 > fast_loss > slow_loss
     np.testing.assert_array_equal(per_second(np.abs(gain), seconds), np.abs(gain) / seconds)
     assert per_second(np.empty(0), np.empty(0)).size == 0
+
+
+def test_signed_rewards_of_the_global_scope_keep_their_size_and_nobody_is_lost():
+    scaled = context.Context(reward="model", scope="global")
+    s = context.ContextState()
+    assert scaled._scaled(s, np.full(2, -0.5)).tolist() == [-1.0, -1.0]
+    assert scaled._scaled(s, np.full(2, 0.25)).tolist() == [0.5, 0.5]
+    chosen = best(np.arange(6), 4, lambda rows: np.array([np.nan, 1, np.nan, np.nan, 2, np.nan]), generator(0, "x", 0))
+    assert chosen.size == 4
+    assert {1, 4} <= set(chosen.tolist())
+
+
+def test_a_reward_between_two_probes_needs_probes():
+    with pytest.raises(BadParameter, match="refresh = 'none' with reward = 'improvement'"):
+        Flash(preset="robust", refresh="none")
+    assert Flash(refresh="none").needs

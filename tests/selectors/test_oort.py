@@ -188,3 +188,8 @@ def test_bonus_grows_for_those_not_seen_for_long():
     _, bonus, _ = oort._score(np.array([0, 1]), 51)
     assert bonus[0] == pytest.approx(math.sqrt(0.1 * math.log(51)), rel=1e-5)
     assert bonus[0] > bonus[1]
+
+
+def test_a_cutoff_above_one_would_shut_everybody_out():
+    with pytest.raises(BadParameter, match="cutoff"):
+        Oort(cutoff=2.0)

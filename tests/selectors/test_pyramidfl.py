@@ -86,3 +86,20 @@ def test_it_declares_what_its_oort_reads():
     selector = PyramidFL(preset="fedacs")
     assert selector.needs == {"train_loss", "samples", "loss_count", "delta_norm"}
     assert len(SyntheticFederation(12).play(selector, 4, 3)) == 4
+
+
+def test_work_that_was_ordered_does_not_make_a_client_look_slow():
+    """Two fast clients and a slow one, whose speeds do not change: the orders do not either."""
+    selector, speed = PyramidFL(low=0.0, high=0.0), np.array([1.0, 1.0, 9.0])
+    orders = []
+    for index in range(6):
+        rnd = Round(index, 3, np.arange(3), 3, 0.0, Signals({"samples": np.full(3, 10)}))
+        cohort = selector.select(rnd, np.random.default_rng(index))
+        work = np.empty(3)
+        work[cohort.clients] = cohort.directives["work"]
+        orders.append(work.tolist())
+        seconds = speed * (0.5 * work + 0.5)  # half of a duration is computing
+        told = {n: np.full(3, 2.0) for n in selector.needs - {"samples"}} | {"samples": np.full(3, 10)}
+        selector.observe(RoundResult(index, np.arange(3), np.full(3, Outcome.OK, np.int8), seconds, Signals(told)))
+    assert orders[0] == [1.0] * 3
+    assert orders[1:] == [[5.0, 5.0, 1.0]] * 5

@@ -484,3 +484,10 @@ def test_probed_answers_reach_the_inner_selector():
     answers = Probed(np.array([0, 1]), Signals({"probe_loss": np.array([1.0, 2.0])}, inner.needs))
     CoolDown(inner=inner).select(replace(ask(2, 6), probed=answers), np.random.default_rng(0))
     assert inner.rounds[-1].probed is answers
+
+
+def test_needs_follow_those_of_the_inner_selector():
+    inner = Uniform()
+    wrapped = WarmUp(inner=inner)
+    inner.needs = frozenset({"samples"})
+    assert wrapped.needs == frozenset({"samples"})

@@ -14,7 +14,10 @@ from fedcohort import Dataset
 from fedcohort.core.stats import spearman
 from fedcohort.errors import BadParameter, DataError, UnknownName
 from fedcohort.registry.lookup import make_task_spec, make_world_spec
-from fedcohort.skew import SkewReport, rank_clients, skewness
+from fedcohort.skew import SkewReport, rank_clients, ranking, skewness
+from fedcohort.worlds.built_world import build_world
+from fedcohort.worlds.natural import LabelSkew
+from fedcohort.worlds.world_spec import Validation, WorldSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -172,3 +175,15 @@ def test_q_follows_alpha_in_a_real_training_run(monkeypatch):
     world = "fedacs-uniform-v1(reuse=2.0, clients=100)"
     found = fedacs_training_run.follow("cifar10-cnn", (4,), world=world)
     assert found[4][0] >= 0.8
+
+
+def test_the_world_is_the_one_of_a_run_and_its_clock_goes_on():
+    rng = np.random.default_rng(0)
+    doing = rng.integers(0, 8, 600)
+    data = Dataset.from_arrays(rng.normal(size=(600, 4)), doing % 2, client=rng.integers(0, 6, 600), activity=doing)
+    place = WorldSpec("w", 0, LabelSkew(labels=3), validation=Validation(held_out=0.0))
+    task = ranking._spec(data)
+    sizes = build_world(place, task.labels(), seed=0, owners=task.owners(), activities=task.activities()).train.sizes
+    assert rank_clients(data, place, rounds=1).samples.tolist() == sizes.tolist()
+    by_the_clock = rank_clients("digits-softmax", "diurnal-v1(tick=60.0)", rounds=30)
+    assert by_the_clock.known.all()  # whoever sleeps in the first round is awake later

@@ -49,9 +49,9 @@ def optuna_objective(
     """The objective of an Optuna study: the best validation accuracy of a run, averaged over `seeds` seeds.
 
     `space` says what is tuned: a key of a run, or a parameter such as "selector.explore", with a tuple (low, high) of
-    numbers, a list of values, or a function of the trial. `keys` is everything else that `simulate` takes. The test
-    set is not looked at. After every round of the first seed the trial may be pruned. With a `store`, runs are kept in
-    that folder, those that it has already are read, and nothing is pruned.
+    numbers, a list of values, or a function of the trial. `keys` is what else `simulate` takes, where `seed` is the
+    first of the seeds. The test set is not looked at. After every round of the first seed the trial may be pruned. With
+    a `store`, runs are kept in that folder, those that it has already are read, and nothing is pruned.
 
     >>> class Fixed:  # in place of optuna.Trial
     ...     def suggest_int(self, name, low, high): return low
@@ -67,15 +67,16 @@ def optuna_objective(
 
     def objective(trial: Trial) -> float:
         values = dict(keys)
+        first = values.pop("seed", 0)
         for key, choice in space.items():
             configuration.assign(values, key, _suggested(trial, key, choice))
         found = []
-        for seed in range(seeds):
+        for seed in range(first, first + seeds):
             run = {"seed": seed, **values}
             if place is not None:
                 history = place.obtain(configuration.from_mapping(run).canonical()).finished.history
             else:
-                history = simulate(**run, on_round=_told(trial, seed))
+                history = simulate(**run, on_round=_told(trial, seed - first))
             scores = history.column("score")
             rule = "no round of this run has a validation accuracy"
             measured = bool(np.isfinite(scores).any())

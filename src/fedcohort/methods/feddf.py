@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.constraints import Choice, Count, CountOrZero, Interval, Positive
-from fedcohort.errors import checked
+from fedcohort.errors import check, checked
 from fedcohort.methods._parts.distillation import (
     AGREED,
     Missing,
@@ -93,6 +93,9 @@ class FedDF(MethodWrapper):
         preset: Annotated[str, Choice("code")] | None = None,
     ) -> None:
         if preset == "code":
+            given = f"preset='code' with steps={steps}, check_every={check_every}, patience={patience}"
+            plain = (steps, check_every, patience) == (500, 50, 200)
+            check(plain, given, "the preset sets these three", "leave out the preset, or these")
             steps, check_every, patience = 10_000, 100, 1_000
         super().__init__(inner=inner)
         self.public, self.drop_worst = PublicData(source, missing, self.name), drop_worst

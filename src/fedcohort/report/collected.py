@@ -19,6 +19,7 @@ from fedcohort.experiment.runs import read, refuse_deployment
 from fedcohort.experiment.store import Store, client_accuracy
 from fedcohort.rounds.history import History
 from fedcohort.rounds.history_columns import Groups
+from fedcohort.rounds.usage import Usage
 from fedcohort.storage.run_folder import RunFolder
 from fedcohort.types import Index
 
@@ -32,7 +33,7 @@ class Columns(History):
     """A history as arrays for a report; its cohorts are kept only where they are asked for."""
 
     values: dict[str, Double] = field(default_factory=dict)
-    counts: Index = field(default_factory=lambda: np.empty(0, np.int64))
+    counts: Usage = field(default_factory=Usage)
     length: int = 0
 
     def column(self, name: str) -> Double:
@@ -41,6 +42,10 @@ class Columns(History):
 
     def participation(self) -> Index:
         """How often each client was asked."""
+        return self.counts.asked
+
+    def usage(self) -> Usage:
+        """How often each client was asked and used."""
         return self.counts
 
 
@@ -172,7 +177,7 @@ def _record(folder: Path, cohorts: bool) -> RunRecord:
         found.history.population,
         cohorts=found.history.cohorts if cohorts else Groups(),
         values={n: found.history.column(n) for n in rows.names if not n.startswith("method.")},
-        counts=found.history.participation(),
+        counts=found.history.usage(),
         length=len(rows),
         ended=found.history.ended,
         notes=found.history.notes,

@@ -99,7 +99,7 @@ def _add(found: dict[str, Any], name: str, own: Look, runs: Sequence[Run], point
     clocks = [r.history.clock for r in runs]
     found["rounds"].append(_line(name, own, bands.by_round(accuracy, points)))
     found["time"].append(_line(name, own, bands.by_time(clocks, accuracy, points)))
-    found["asked"].append(_line(name, own, bands.by_rank([r.history.counts for r in runs], min(points, 200))))
+    found["asked"].append(_line(name, own, bands.by_rank([r.history.participation() for r in runs], min(points, 200))))
 
 
 def _line(name: str, own: Look, band: bands.Band) -> dict[str, Any]:

@@ -146,4 +146,4 @@ def _start(journal: JournalReader, asked: list[list[int]], first: int, budget: i
 
 
 def _places(run: Run) -> int:
-    return int(run.history.counts.sum())
+    return int(run.history.participation().sum())

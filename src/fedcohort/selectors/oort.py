@@ -99,7 +99,7 @@ class Oort(StatefulSelector[OortState]):
         explore_decay: Factor | None = None,
         explore_min: Share = 0.2,
         penalty: NotNegative = 2.0,
-        cutoff: NotNegative | None = None,
+        cutoff: Share | None = None,
         clip: Share | None = None,
         percentile: Positive = 10.0,
         pacer_step: Count = 20,

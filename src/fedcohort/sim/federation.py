@@ -333,7 +333,10 @@ class Federation:
         head = model.params.size if last is None else last.stop - last.start
         sizes = {"insight": FLOAT * head}
         found = (catalogue.SIGNALS[n] for n in names if n in catalogue.SIGNALS)
-        return float(sum(sizes.get(s.name, FLOAT * model.params.size) if s.bytes < 0 else s.bytes for s in found))
+        extra = (
+            FLOAT * model.params.size * len(names - catalogue.SIGNALS.keys())
+        )  # what methods ask for: whole gradients
+        return extra + sum(sizes.get(s.name, FLOAT * model.params.size) if s.bytes < 0 else s.bytes for s in found)
 
     def _work(self, clients: Index, model: Model, passes: Real | float, down: float, up: Real | float) -> Work:
         m = clients.size

@@ -22,7 +22,7 @@ from fedcohort.protocols import Task, World
 from fedcohort.selectors.fedacs import skewness
 from fedcohort.skew.confidence import Probability
 from fedcohort.skew.skew_report import SkewReport
-from fedcohort.types import Index, Plan, Real
+from fedcohort.types import Index, Plan, Real, Work
 
 if TYPE_CHECKING:
     from fedcohort.data.dataset import Dataset
@@ -66,7 +66,9 @@ def rank_clients(
         raise DataError(f"task {spec.name!r}", rule, "name a world, or give Dataset.from_arrays(x, y, client)")
     if place is None:
         place = _by_owner()
-    built = build_world(place, spec.labels(), seed=seed, owners=spec.owners(), classes=spec.classes)
+    built = build_world(
+        place, spec.labels(), seed=seed, owners=spec.owners(), activities=spec.activities(), classes=spec.classes
+    )
     task = spec.bind(built)
     report = measure(task, built, rounds=rounds, per_round=per_round, share=share, delta=delta, train=train, seed=seed)
     names = spec.data.class_names if isinstance(spec, ClassificationSpec) else ()
@@ -93,9 +95,12 @@ def measure(
         raise MissingSignal(f"task {task.name!r}", "it cannot measure the signal 'insight'", "choose another task")
     tally = _Tally(task, world, train, seed)
     turns = _Turns(world.population, seed)
+    clock = 0.0
     for index in range(rounds):
-        here = world.available(index, 0.0)
-        tally.round(index, turns.next(here, per_round or here.size))
+        here = world.available(index, clock)
+        cohort = turns.next(here, per_round or here.size)
+        tally.round(index, cohort)
+        clock += tally.seconds(index, cohort)
     n = np.maximum(tally.compared, 1)
     known = tally.compared > 0
     return SkewReport(
@@ -158,6 +163,14 @@ class _Tally:
         self.won[who] += rank(-q) / (who.size - 1)  # a tie is half a win
         middle = float(np.median(q))
         self.q[who] += q / middle if middle > 0 else np.ones(who.size)
+
+    def seconds(self, index: int, cohort: Index) -> float:
+        """How long this round takes: until the slowest has trained as planned, plus one step on all of its data."""
+        plan, sent = self._plan(index, cohort), np.full(cohort.size, float(self.model.params.nbytes))
+        work = Work(
+            self.world.train.sizes[cohort], plan.epochs_of(cohort.size) + 1.0, sent, sent, self.model.params.size
+        )
+        return float(self.world.seconds(index, cohort, work).max(initial=0.0))
 
     def _insights(self, index: int, cohort: Index) -> tuple[Index, Real]:
         """The clients whose answer can be used, and their insights; also trains the common model if `train` is set."""

@@ -97,6 +97,11 @@ class Context:
     staleness: int = 20  # rounds after which "selected" probes anybody again; 0: never
     per_second: bool = True  # rewards are divided by the duration
 
+    def __post_init__(self) -> None:
+        given = f"refresh = 'none' with reward = {self.reward!r}"
+        rule = "this reward is the change between two probes, and nobody is probed"
+        check(self.refresh != "none" or self.reward == "model", given, rule, "use reward='model' or another refresh")
+
     @staticmethod
     def split(elements: str) -> tuple[str, ...]:
         """The elements of a comma-separated list."""
@@ -175,11 +180,11 @@ class Context:
         return out
 
     def _scaled(self, s: ContextState, r: Double) -> Double:
-        """Rewards as the model learns them: raw, over the largest so far (global), or standardised."""
+        """Rewards as the model learns them: raw, over the largest size so far (global), or standardised."""
         if not self.standardise or r.size == 0:
             return r
         if self.scope == "global":
-            s.peak = max(s.peak, float(r[0]))
+            s.peak = max(s.peak, abs(float(r[0])))
             return r / max(s.peak, 1e-300)
         return standardise(s, r, self.trim)
 

@@ -48,7 +48,7 @@ def best(clients: Index, k: int, score: Callable[[Index | slice], Real], rng: np
     """
     who, value, ties, border = clients[:0], np.empty(0, np.float32), [clients[:0]], np.float32(-np.inf)
     for part, rows in chunks(clients[: clients.size if k > 0 else 0]):
-        fresh = np.asarray(score(rows), np.float32)
+        fresh = np.fmax(np.asarray(score(rows), np.float32), np.float32(-np.inf))  # NaN is the lowest score
         ties.append(part[fresh == border])
         above = np.flatnonzero(fresh > border)
         who, value = np.concatenate([who, part[above]]), np.concatenate([value, fresh[above]])

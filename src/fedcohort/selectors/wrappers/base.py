@@ -51,10 +51,14 @@ class Wrapper(StatefulSelector[S]):
             "a wrapper needs a selector object",
             "pass e.g. inner=Oort(), or use a text: make_selector(\"warm-up(inner='oort')\")",
         )
-        self.needs = self.inner.needs
         self.reads_score = getattr(self.inner, "reads_score", False)
         exempt = self.inner.exempt if isinstance(self.inner, Exempting) else {}  # what cannot hold inside cannot here
         self.exempt = {**exempt, "exact_size": inexact} if inexact else {**exempt}
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """What the inner selector reads now: FedACS stops asking."""
+        return self.inner.needs
 
     def narrow(self, rnd: Round) -> Round:
         """The round as the inner selector sees it: a function of state and round. By default the whole round."""
