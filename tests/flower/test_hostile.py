@@ -239,6 +239,63 @@ def test_nobody_owns_the_evaluation_by_its_weight():
     assert result.evaluate_metrics_clientapp[2]["accuracy"] == pytest.approx(0.5)
 
 
+NORMALISED = {
+    "w": np.zeros((2, 3), np.float32),
+    "bn.running_mean": np.zeros(2, np.float32),
+    "bn.running_var": np.ones(2, np.float32),
+    "bn.num_batches_tracked": np.array(0),
+    "table": np.array([-1, 7]),
+}
+
+
+@pytest.mark.parametrize("keys", [{"inner": FedAvg(fraction_evaluate=0.0)}, {"method": "fedavg"}])
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("bn.running_var", np.full(2, -1e30, np.float32), "variance-negative"),
+        ("bn.running_var", np.array([1, -0.1], np.float32), "variance-negative"),
+        ("bn.running_var", np.full(2, 1e30, np.float32), "statistics-too-large:bn"),
+        ("bn.running_mean", np.full(2, -1e6, np.float32), "statistics-too-large:bn"),
+        ("bn.num_batches_tracked", np.array(2**62), "counter-too-large:bn.num_batches_tracked"),
+        ("bn.num_batches_tracked", np.array(-1), "counter-negative"),
+        ("table", np.array([-1, -(2**63)]), "counter-negative"),
+        ("bn.running_mean", np.array([9, -9], np.float32), None),  # odd data, and still not incredible
+        ("bn.num_batches_tracked", np.array(50), None),
+    ],
+)
+def test_nobody_owns_the_model_by_its_statistics_or_counters(keys, name, value, reason):
+    class Bent(FakeClient):
+        def train(self, message):
+            content = super().train(message)
+            content["arrays"][name] = Array(value)
+            return content
+
+    grid = FakeGrid([*(FakeClient(str(i)) for i in range(4)), Bent("4")])
+    strategy = CohortStrategy(selector="uniform", cohort_size=5, deadline=9, **keys, **timing(grid))
+    start(strategy, grid, arrays=NORMALISED, rounds=1)
+    assert strategy._engine.history.reasons[-1] == ({4: reason} if reason else {})
+
+
+def test_what_statistics_are_usual_is_remembered_over_a_restart(tmp_path):
+    """Replies come one by one, so there is nobody to compare with but those of earlier rounds."""
+
+    class Later(FakeClient):
+        def train(self, message):
+            content = super().train(message)
+            if grid.now > 103:
+                content["arrays"]["bn.running_var"] = Array(np.full(2, 1e9, np.float32))
+            return content
+
+    for rounds in (3, 6):
+        grid = FakeGrid([FakeClient("0"), Later("1", seconds=1.5 if rounds == 3 else 0.5)])
+        keys = {"cohort_size": 2, "buffer_size": 1, "deadline": 9, "state_dir": tmp_path}
+        strategy = CohortStrategy(FedAvg(fraction_evaluate=0.0), selector="uniform", **keys, **timing(grid))
+        grid.now += 10 * (rounds > 3)
+        found = start(strategy, grid, arrays=NORMALISED, rounds=rounds)
+    assert {1: "statistics-too-large:bn"} in strategy._engine.history.reasons
+    assert found.arrays["bn.running_var"].numpy().max() < 100
+
+
 def test_strategy_that_cannot_aggregate_leaves_the_model_and_the_run_alone():
     class Moody(FedAvg):
         def aggregate_train(self, server_round, replies):

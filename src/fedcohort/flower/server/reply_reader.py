@@ -2,8 +2,8 @@
 
 On its own (`ReplyValidator.read`): content there, one model of the right names, shapes and types, one metric record of
 finite numbers, the declared signals; whether the numbers are sane is the round engine's to judge, as everywhere.
-Against the rest (`ReplyValidator.agree`): the metric keys that most clients send (one vote each), and a weight and a
-norm within `ratio` of the usual ones, so that one client can neither end the run nor own the model.
+Against the rest (`ReplyValidator.agree`): the metric keys that most clients send (one vote each), and a weight, a norm,
+statistics and counters within `ratio` of the usual ones, so that one client can neither end the run nor own the model.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class ValidReply:
     steps: int
     signals: Mapping[str, float | NDArray[np.float32]]
     rest: RecordDict = field(default_factory=RecordDict)  # config records, for strategies that read them
+    extents: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # as in StatisticsCheck
 
     @property
     def norm(self) -> float:
@@ -79,6 +80,37 @@ class MetricKeyVote:
         return self.holds or ()
 
 
+class StatisticsCheck:
+    """How large the arrays are that no gradient changes: statistics by layer, then integer arrays.
+
+    Of a layer's running mean and variance it is the root of the sum of mean^2 + variance, the size of its activations:
+    a mean alone is near zero on most data. Of an integer array it is the largest step from the model that was sent.
+    """
+
+    def __init__(self, layout: ModelLayout) -> None:
+        layer = {name: name.rpartition("running_")[0] for name in layout.buffers}
+        names = list(dict.fromkeys(layer.values()))
+        sizes = {name: math.prod(shape) for name, shape in layout.shapes.items()}
+        self.at = np.array([names.index(layer[k]) for k in layer for _ in range(sizes[k])], np.int64)
+        self.variance = np.array([k.endswith("running_var") for k in layer for _ in range(sizes[k])], np.bool_)
+        places = enumerate(layout.counters, len(names))
+        self.counter = np.array([at for at, k in places for _ in range(sizes[k])], np.int64)
+        self.reasons = [f"statistics-too-large:{name.rstrip('.')}" for name in names]
+        self.reasons += [f"counter-too-large:{name}" for name in layout.counters]
+
+    def extents(self, theirs: Model, sent: Model) -> NDArray[np.float64]:
+        """One number per layer and per integer array; what is negative and was not before is refused."""
+        if (self.variance & (theirs.buffers < np.minimum(sent.buffers, 0.0))).any():
+            raise Refused("variance-negative")
+        if (theirs.counters < np.minimum(sent.counters, 0)).any():
+            raise Refused("counter-negative")
+        out, values = np.zeros(len(self.reasons)), theirs.buffers.astype(np.float64)
+        np.add.at(out, self.at, np.where(self.variance, np.abs(values), values**2))
+        np.sqrt(out, out=out)
+        np.maximum.at(out, self.counter, np.abs(theirs.counters.astype(np.float64) - sent.counters))
+        return out
+
+
 class ReplyValidator:
     """Reads and judges the replies of one deployment."""
 
@@ -100,6 +132,9 @@ class ReplyValidator:
         self.vote = MetricKeyVote(None if metrics is None else {*metrics, *also})
         self.weights: list[float] = []
         self.norms: list[float] = []
+        self.statistics = StatisticsCheck(layout)
+        self.measured = len(self.statistics.reasons) if check_shapes else 0
+        self.extents: list[list[float]] = []  # of accepted replies, each so many numbers
         whole = layout.last_layer.size
         self.widths = {"insight": int(layout.last_layer.sum()), "network_insight": whole, "probe_weights": whole}
 
@@ -122,11 +157,12 @@ class ReplyValidator:
         theirs = Model(np.empty(0, np.float32)) if free else self.layout.model(named)
         with np.errstate(over="ignore", invalid="ignore"):
             delta = np.asarray(theirs.params - (theirs.params if free else model.params), np.float32)
+        extents = np.empty(0) if free else self.statistics.extents(theirs, model)
         signals = read_signals(content, wanted, metrics, self.metric_signals, self.widths)
         taken = _steps(metrics.get("num-steps", 0))
         rest = RecordDict(dict(wire.foreign(content).config_records))
         slot = arrival.sent.slot
-        return ValidReply(slot, arrival, named, theirs, delta, metrics, float(weight), taken, signals, rest)
+        return ValidReply(slot, arrival, named, theirs, delta, metrics, float(weight), taken, signals, rest, extents)
 
     def _arrays(self, content: RecordDict) -> tuple[dict[str, NDArray[np.generic]], bool]:
         records = wire.foreign(content).array_records
@@ -158,6 +194,7 @@ class ReplyValidator:
             _usual([r.weight for r in replies.values()], self.weights),
             _usual([r.norm for r in replies.values()], self.norms),
         )
+        most = self.ratio * np.array([_usual(list(c), []) for c in zip(*self._extents(replies.values()), strict=True)])
         reasons = {} if self.check_shapes else self._other_names(replies)
         for slot, reply in replies.items():
             if slot in reasons:
@@ -169,7 +206,13 @@ class ReplyValidator:
                 reasons[slot] = "weight-out-of-range"
             elif reply.norm > self.ratio * usual[1]:
                 reasons[slot] = "update-too-large"
+            elif (reply.extents > most).any():
+                reasons[slot] = self.statistics.reasons[int(np.argmax(reply.extents > most))]
         return reasons
+
+    def _extents(self, replies: Iterable[ValidReply]) -> list[list[float]]:
+        """Those remembered and these; the newest last."""
+        return self.extents + [r.extents.tolist() for r in replies]
 
     def _other_names(self, replies: Mapping[int, ValidReply]) -> dict[int, str]:
         """Where shapes are free: reasons against those whose arrays have other names than those of most."""
@@ -187,6 +230,7 @@ class ReplyValidator:
         good = list(used)
         self.weights = (self.weights + [r.weight for r in good])[-REMEMBERED:]
         self.norms = (self.norms + [r.norm for r in good if r.norm > 0])[-REMEMBERED:]
+        self.extents = self._extents(good)[-REMEMBERED:]
 
     def state_dict(self) -> Arrays:
         """What was learned of the deployment."""
@@ -195,12 +239,15 @@ class ReplyValidator:
         return {
             "weights": np.array(self.weights, np.float64),
             "norms": np.array(self.norms, np.float64),
+            "extents": np.array(self.extents, np.float64).reshape(len(self.extents), self.measured),
             "keys": as_bytes(keys),
         }
 
     def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Inverse of :meth:`state_dict`."""
         self.weights, self.norms = arrays["weights"].tolist(), arrays["norms"].tolist()
+        known = arrays.get("extents", np.empty((0, 0)))  # older folders have none
+        self.extents = known.tolist() if known.shape[1] == self.measured else []
         keys = from_bytes(arrays["keys"])
         self.vote.votes = {int(k): tuple(v) for k, v in keys["votes"].items()}
         self.vote.holds = None if keys["holds"] is None else tuple(keys["holds"])
