@@ -75,6 +75,10 @@ HOSTILE = {
     "weight beyond integers": (lambda m: both(honest(m), metrics(num_examples=1e300)), "weight-out-of-range"),
     "list as weight": (lambda m: both(honest(m), metrics(num_examples=[10, 10])), "metric-not-scalar:num-examples"),
     "update that dominates": (lambda m: both(honest(m, 1e6), metrics()), "update-too-large"),
+    "list as metric": (
+        lambda m: both(honest(m), MetricRecord({"num-examples": 10, "train_loss": [0.5, 0.5]})),
+        "metric-form:train_loss",
+    ),
     "extra metric": (lambda m: both(honest(m), metrics(surprise=1.0)), "metric-unknown:surprise"),
     "missing metric": (
         lambda m: both(honest(m), MetricRecord({"num-examples": 10})),
@@ -237,6 +241,35 @@ def test_nobody_owns_the_evaluation_by_its_weight():
     strategy = CohortStrategy(wrapped, selector="uniform", cohort_size=4, deadline=9, **timing(grid))
     result = start(strategy, grid, rounds=2)
     assert result.evaluate_metrics_clientapp[2]["accuracy"] == pytest.approx(0.5)
+
+
+def test_one_list_does_not_end_the_evaluation():
+    class Listing(FakeClient):
+        def reply(self, message):
+            if not message.metadata.message_type.startswith("evaluate"):
+                return super().reply(message)
+            return RecordDict({"metrics": MetricRecord({"accuracy": [0.9, 0.9], "num-examples": 10})})
+
+    grid = FakeGrid([*(FakeClient(str(i)) for i in range(3)), Listing("3")])
+    strategy = CohortStrategy(FedAvg(), selector="uniform", cohort_size=4, deadline=9, **timing(grid))
+    start(strategy, grid, rounds=2)
+    assert [row["score"] for row in strategy.history] == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rejected"),
+    [([3, 3, 3, 2], {3}), ([3, 3, None, 3], {2}), ([1, 2, 3, 4], set()), ([1, 2, 3, None], {3}), ([2, None], {0})],
+)
+def test_the_form_of_a_metric_is_that_of_most_and_lengths_are_free_where_they_differ(lengths, rejected):
+    """Losses of every batch, for instance: our methods do not average lists."""
+    grid = FakeGrid([FakeClient(str(i)) for i in range(len(lengths))])
+    for client, length in zip(grid.clients.values(), lengths, strict=True):
+        loss = 0.5 if length is None else [0.5] * length
+        client.train = lambda m, loss=loss: both(honest(m), MetricRecord({"num-examples": 10, "loss": loss}))
+    keys = {"selector": "uniform", "cohort_size": len(lengths), "deadline": 9}
+    strategy = CohortStrategy(method="fedavg", **keys, **timing(grid))
+    start(strategy, grid, rounds=2)
+    assert strategy._engine.history.reasons == [dict.fromkeys(rejected, "metric-form:loss")] * 2
 
 
 NORMALISED = {

@@ -88,11 +88,11 @@ class Questions:
         kind, bodies = configured
         contents = {s: (nodes[s], b) for s, b in bodies.items()}
         replies = self._evaluations(kind, contents, index, strategy.weight_key)
-        keys = set(self.evaluation.vote({s: m for s, (_, m) in replies.items()}))
+        odd = self.evaluation.judge({s: m for s, (_, m) in replies.items()})
         heavy = self.validator.too_heavy({s: m.get(strategy.weight_key, 1) for s, (_, m) in replies.items()})
-        for slot in heavy:
-            log.info("evaluation of client %s: weight-out-of-range", self.clients.roster.name(slot))
-        same = [(a.message, m) for s, (a, m) in sorted(replies.items()) if set(m) == keys and s not in heavy]
+        for slot, why in {**dict.fromkeys(heavy, "weight-out-of-range"), **odd}.items():
+            log.info("evaluation of client %s: %s", self.clients.roster.name(slot), shown(why))
+        same = [(a.message, m) for s, (a, m) in sorted(replies.items()) if s not in odd and s not in heavy]
         try:
             return strategy.aggregate_evaluate(index, same)
         except Exception as error:

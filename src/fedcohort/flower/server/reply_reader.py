@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,17 +60,38 @@ class ValidReply:
         return RecordDict({**self.rest, **body})
 
 
+Metrics = Mapping[str, float | list[float]]
+
+
 class MetricKeyVote:
-    """Which metric keys a reply has: what most clients sent last, one vote each; ties stay with what held before."""
+    """Which metric keys a reply has: what most clients sent last, one vote each; ties stay with what held before.
+
+    Whether a metric is a number or a list is voted on as well, and so is the length of lists, where most agree on one.
+    """
 
     def __init__(self, fixed: Iterable[str] | None = None) -> None:
         self.fixed = None if fixed is None else tuple(sorted(fixed))
         self.votes: dict[int, tuple[str, ...]] = {}
         self.holds: tuple[str, ...] | None = self.fixed
+        self.forms: dict[int, dict[str, int]] = {}  # slot -> length of each list, -1 for a number
 
-    def vote(self, replies: Mapping[int, Iterable[str]]) -> tuple[str, ...]:
+    def judge(self, replies: Mapping[int, Metrics]) -> dict[int, str]:
+        """Count these clients' votes; reasons against those that send something else than most."""
+        keys = set(self.vote(replies))
+        self.forms.update({s: {k: _length(v) for k, v in m.items()} for s, m in replies.items() if set(m) == keys})
+        usual = {k: _usual_form([f[k] for f in self.forms.values() if k in f]) for k in keys}
+        reasons: dict[int, str] = {}
+        for slot, metrics in replies.items():
+            for key in sorted(set(metrics) ^ keys):
+                reasons.setdefault(slot, f"metric-{'unknown' if key in metrics else 'missing'}:{key}")
+            for key in sorted(keys & set(metrics)):
+                if _length(metrics[key]) not in usual[key]:
+                    reasons.setdefault(slot, f"metric-form:{key}")
+        return reasons
+
+    def vote(self, replies: Mapping[int, Metrics]) -> tuple[str, ...]:
         """Count these clients' keys; the keys that hold now."""
-        self.votes.update({slot: tuple(sorted(keys)) for slot, keys in replies.items()})
+        self.votes.update({slot: tuple(sorted(metrics)) for slot, metrics in replies.items()})
         if self.fixed is None and self.votes:
             counts = Counter(self.votes.values())
             most = max(counts.values())
@@ -189,7 +210,7 @@ class ReplyValidator:
 
     def agree(self, replies: Mapping[int, ValidReply]) -> dict[int, str]:
         """Reasons against those that do not fit what the others send. `replies` stood every test of their own."""
-        keys = set(self.vote.vote({slot: r.metrics for slot, r in replies.items()}))
+        odd = self.vote.judge({slot: r.metrics for slot, r in replies.items()})
         usual = (
             _usual([r.weight for r in replies.values()], self.weights),
             _usual([r.norm for r in replies.values()], self.norms),
@@ -199,9 +220,8 @@ class ReplyValidator:
         for slot, reply in replies.items():
             if slot in reasons:
                 continue
-            odd = sorted(set(reply.metrics) ^ keys)
-            if odd:
-                reasons[slot] = f"metric-{'unknown' if odd[0] in reply.metrics else 'missing'}:{odd[0]}"
+            if slot in odd:
+                reasons[slot] = odd[slot]
             elif reply.weight > self.ratio * usual[0]:
                 reasons[slot] = "weight-out-of-range"
             elif reply.norm > self.ratio * usual[1]:
@@ -235,12 +255,13 @@ class ReplyValidator:
     def state_dict(self) -> Arrays:
         """What was learned of the deployment."""
         votes = {str(k): list(v) for k, v in self.vote.votes.items()}
-        keys = {"votes": votes, "holds": None if self.vote.holds is None else list(self.vote.holds)}
+        forms = {str(k): v for k, v in self.vote.forms.items()}
+        holds = None if self.vote.holds is None else list(self.vote.holds)
         return {
             "weights": np.array(self.weights, np.float64),
             "norms": np.array(self.norms, np.float64),
             "extents": np.array(self.extents, np.float64).reshape(len(self.extents), self.measured),
-            "keys": as_bytes(keys),
+            "keys": as_bytes({"votes": votes, "holds": holds, "forms": forms}),
         }
 
     def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -250,6 +271,7 @@ class ReplyValidator:
         self.extents = known.tolist() if known.shape[1] == self.measured else []
         keys = from_bytes(arrays["keys"])
         self.vote.votes = {int(k): tuple(v) for k, v in keys["votes"].items()}
+        self.vote.forms = {int(k): dict(v) for k, v in keys.get("forms", {}).items()}  # older folders have none
         self.vote.holds = None if keys["holds"] is None else tuple(keys["holds"])
 
 
@@ -303,6 +325,19 @@ def _content(arrival: Arrival) -> RecordDict:
     if not message.has_content():
         raise Refused("no-content")
     return message.content
+
+
+def _length(value: float | list[float]) -> int:
+    return len(value) if isinstance(value, list) else -1
+
+
+def _usual_form(forms: list[int]) -> Container[int]:
+    """Which lengths are believed: -1 (a number) unless most send lists; then the one of most, or any."""
+    counts = Counter(forms)
+    if 2 * counts[-1] >= len(forms):
+        return {-1}
+    length, count = counts.most_common(1)[0]
+    return {length} if 2 * count > len(forms) else range(wire.MAX_METRICS + 1)
 
 
 def _usual(now: list[float], before: list[float]) -> float:
