@@ -270,6 +270,8 @@ def test_orders_adjust_the_gradient_by_prox_term_and_correction():
     [
         ("scaffold", "does not apply 'correction'"),
         ("fedprox", "does not apply 'proximal-mu'"),
+        ("fedpdp", "does not provide the signal 'samples'"),
+        ("fedavg(form='original')", "does not provide the signal 'samples'"),
         ("rhfl", "its client half changes 'objective'"),
         ("fedca", "cannot work at this server"),
         ("fedbio", "cannot work at this server"),

@@ -358,6 +358,35 @@ def test_our_methods_run_on_flower(method):
     assert all(np.isfinite(a).all() for a in result.arrays.to_numpy_ndarrays())
 
 
+@pytest.mark.parametrize("method", ["fedpdp", "fedpdp(unknown='uniform')", "fedavg(form='original')"])
+@pytest.mark.parametrize("selector", ["uniform", "oort"])
+def test_shares_of_all_data_are_those_that_clients_register(method, selector):
+    """All four are asked and each adds one, so every round adds one, whether the selector reads samples or not."""
+    keys = {"provides": ["samples", "utility"], "utility": 1.0}
+    grid = FakeGrid([FakeClient(str(i), samples=10 * (i + 1), **keys) for i in range(4)])
+    strategy = CohortStrategy(method=method, selector=selector, cohort_size=4, deadline=9.0, **timing(grid))
+    result = start(strategy, grid, rounds=2)
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], 2.0, rtol=1e-6)
+
+
+def test_nobody_freezes_the_model_by_the_size_it_registers():
+    """What counts is at most 100 times the usual size: with 40 of 1040 samples the model still moves."""
+
+    class Boasting(FakeClient):
+        def register(self, message):
+            content = super().register(message)
+            content[wire.SIGNALS]["samples"] = 10**12
+            return content
+
+    grid = FakeGrid(
+        [*(FakeClient(str(i), provides=["samples"]) for i in range(4)), Boasting("4", provides=["samples"])]
+    )
+    strategy = CohortStrategy(method="fedpdp", selector="uniform", cohort_size=5, deadline=9.0, **timing(grid))
+    result = start(strategy, grid, rounds=1)
+    assert strategy._backend.samples.tolist() == [10, 10, 10, 10, 1000]
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], 50 / 1040, rtol=1e-6)
+
+
 def test_a_method_whose_client_half_nobody_applies_is_refused_by_name():
     grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
     strategy = CohortStrategy(method="scaffold", selector="uniform", cohort_size=2, wait=5.0, **timing(grid))

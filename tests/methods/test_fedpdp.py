@@ -5,7 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedcohort.methods.fedpdp import FedPdp
+from fedcohort.errors import MissingSignal
+from fedcohort.methods import CMFL, FedAvg, FedCA, FedPdp, Scaffold
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Plan, Updates
 
@@ -54,6 +55,26 @@ def test_delta_form_is_unbiased_by_monte_carlo():
     draws = [change(FedPdp(unknown="uniform"), tuple(np.sort(rng.permutation(N)[:3]))) for _ in range(1200)]
     error = np.std(draws, axis=0) / np.sqrt(1200)
     assert (np.abs(np.mean(draws, axis=0) - TRUE) < 4.5 * error).all()
+
+
+@pytest.mark.parametrize("method", [FedPdp(unknown="uniform"), FedAvg(form="original"), FedCA(weights="paper").inner])
+def test_without_the_samples_of_all_there_are_no_shares_of_them(method):
+    updates = Updates(np.arange(2), DELTA[:2], SAMPLES[:2].astype(float), np.ones(2, np.int64))
+    context = Aggregation(0, Plan(), N, np.zeros(N, np.int64), np.arange(2))
+    with pytest.raises(MissingSignal, match="samples of all 6 clients = 0: shares of all data need their sum"):
+        method.aggregate(MODEL, updates, context)
+
+
+def test_methods_say_what_they_read_of_all_clients():
+    reading = [
+        FedPdp(),
+        FedAvg(form="original"),
+        Scaffold(weighting="data"),
+        CMFL(inner=FedPdp()),
+        FedCA(weights="paper"),
+    ]
+    assert all(method.needs == {"samples"} for method in reading)
+    assert not any(m.needs for m in (FedPdp(form="normalised"), FedAvg(), Scaffold(), CMFL(), FedCA()))
 
 
 def test_silence_at_random_stays_unbiased():

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedcohort.core.constraints import Choice, Interval
 from fedcohort.core.table import Table, TableError
-from fedcohort.errors import StateMismatch, checked
+from fedcohort.errors import MissingSignal, StateMismatch, checked
 from fedcohort.protocols import Aggregated, Aggregation
 from fedcohort.types import Arrays, Index, Mask, Model, Plan, Real, Updates
 
@@ -60,6 +60,7 @@ class GuardedMethod:
     name: ClassVar[str] = ""
     exempt: Mapping[str, str] = MappingProxyType({})  # clause of fedcohort.testing.MethodContract -> why it cannot hold
     asynchronous: bool = True  # whether an update may be older than the server's state
+    needs: frozenset[str] = frozenset()  # profile signals of all clients that `aggregate` reads
     state: MethodState = Table()  # a table without fields: nothing to remember
     prefix: str = ""  # of the keys under which the state is saved
 
@@ -181,6 +182,18 @@ def shares(weighting: str, updates: Updates, context: Aggregation) -> Double:
     if weighting == "data":
         return data_weights(updates, context)
     return normalised(multiplicity(updates, context))
+
+
+def total_samples(context: Aggregation) -> float:
+    """The samples of all clients together, by which shares of all data are computed."""
+    total = float(context.samples.sum())
+    if total <= 0.0:
+        raise MissingSignal(
+            f"samples of all {context.population} clients = {total:g}",
+            "shares of all data need their sum",
+            "let clients say how many samples they have, or choose a method that needs none such as fedavg",
+        )
+    return total
 
 
 def weighted_sum(weight: Double, matrix: Real) -> Double:

@@ -24,7 +24,16 @@ import numpy as np
 
 from fedcohort.core.constraints import Choice, Positive
 from fedcohort.errors import checked
-from fedcohort.methods.base import Buffers, MethodBase, Step, data_weights, multiplicity, normalised, weighted_sum
+from fedcohort.methods.base import (
+    Buffers,
+    MethodBase,
+    Step,
+    data_weights,
+    multiplicity,
+    normalised,
+    total_samples,
+    weighted_sum,
+)
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Updates
 
@@ -50,6 +59,7 @@ class FedAvg(MethodBase):
     def __init__(self, *, form: Form = "normalised", server_lr: Positive = 1.0, buffers: Buffers = "average") -> None:
         super().__init__(buffers=buffers)
         self.form, self.server_lr = form, server_lr
+        self.needs = frozenset({"samples"} if form == "original" else ())
         if form == "original" or server_lr != 1.0:
             self.exempt = {"single_client": "the step is scaled"}
 
@@ -61,7 +71,6 @@ class FedAvg(MethodBase):
         elif self.form == "normalised":
             weight = data_weights(updates, context)
         else:
-            total = max(float(context.samples.sum()), 1.0)
-            weight = np.asarray(updates.weight, np.float64) * multiplicity(updates, context) / total
+            weight = np.asarray(updates.weight, np.float64) * multiplicity(updates, context) / total_samples(context)
         change = self.server_lr * weighted_sum(weight, updates.delta)
         return Step(change, np.ones(len(updates), np.bool_))

@@ -36,7 +36,7 @@ from fedcohort.errors import check, checked
 from fedcohort.methods._parts.inner_method import MethodWrapper, local_params
 from fedcohort.methods._parts.server_validation import validation_evaluator
 from fedcohort.methods._parts.subset_search import SCORES, best_subset
-from fedcohort.methods.base import MethodBase, Step, multiplicity, weighted_sum
+from fedcohort.methods.base import MethodBase, Step, multiplicity, total_samples, weighted_sum
 from fedcohort.protocols import Aggregation, Method
 from fedcohort.types import Mask, Model, Updates
 
@@ -110,9 +110,11 @@ class PaperWeights(MethodBase):
         dict.fromkeys(("idle", "idle_later", "single_client"), "the weights of eq. 5 do not sum to one")
     )
 
+    needs = frozenset({"samples"})
+
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """sum_k p_k (N / |S_opt|) w_k, written as a change of w."""
-        total = max(float(context.samples.sum()), 1.0)
+        total = total_samples(context)
         times = multiplicity(updates, context)
         weight = np.asarray(updates.weight, np.float64) * times / total * context.population / times.sum()
         scale = float(weight.sum())

@@ -33,7 +33,16 @@ import numpy as np
 
 from fedcohort.core.constraints import Choice
 from fedcohort.errors import checked
-from fedcohort.methods.base import Buffers, Double, MethodBase, Step, multiplicity, normalised, weighted_sum
+from fedcohort.methods.base import (
+    Buffers,
+    Double,
+    MethodBase,
+    Step,
+    multiplicity,
+    normalised,
+    total_samples,
+    weighted_sum,
+)
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Updates
 
@@ -61,6 +70,7 @@ class FedPdp(MethodBase):
         super().__init__(buffers=buffers)
         self.form, self.unknown = form, unknown
         if form != "normalised":
+            self.needs = frozenset({"samples"})
             self.exempt = {"single_client": "the weight of one client is not 1 in eq. 1 and 2"}
         if form == "model":
             why = "eq. 1 rescales the model"
@@ -80,7 +90,7 @@ class FedPdp(MethodBase):
         times = multiplicity(updates, context)
         if self.form == "normalised":
             return normalised(size * times)
-        share = size / max(float(context.samples.sum()), 1.0)
+        share = size / total_samples(context)
         returned = len(updates)
         pi = inclusion(updates, context)
         if pi is not None:

@@ -50,7 +50,7 @@ from fedcohort.core.constraints import Choice, CountOrZero, Positive
 from fedcohort.errors import BadParameter, MissingSignal, check, checked
 from fedcohort.methods._parts.client_rows import ClientRows, Rows, finite_rows
 from fedcohort.methods._parts.local_solver import path_lengths
-from fedcohort.methods.base import Buffers, Double, MethodBase, Step, Weighting, shares, weighted_sum
+from fedcohort.methods.base import Buffers, Double, MethodBase, Step, Weighting, shares, total_samples, weighted_sum
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Index, Mask, Model, Plan, Real, Updates
 
@@ -98,6 +98,7 @@ class Scaffold(MethodBase):
         self.asynchronous = option == "I"  # eq. 3 reads c as it was sent
         if server_lr != 1.0:
             self.exempt = {"single_client": "the server learning rate scales the step"}
+        self.needs = frozenset({"samples"} if weighting == "data" else ())
         self.prefix = f"{self.name}-{weighting}."
         self.state = ClientRows(f"{self.name}-{weighting}", memory_limit=memory_limit, folder=spill_folder)
 
@@ -122,7 +123,7 @@ class Scaffold(MethodBase):
         rows = updates.rows(kept)
         share, by_data = shares(self.weighting, rows, context), self.weighting == "data"
         weight = samples_of(rows, context) if by_data else np.ones(len(rows))
-        mass = float(context.samples.sum()) if by_data else float(context.population)
+        mass = total_samples(context) if by_data else float(context.population)
         self.state.write(rows.clients, fresh[kept], weight)
         self.state.mass = max(mass, 1.0)
         return Step(self.server_lr * weighted_sum(share, rows.delta), kept)

@@ -25,6 +25,7 @@ from fedcohort.core.plain_text import shown
 from fedcohort.flower import wire
 from fedcohort.flower.server.driver import Arrival, Driver
 from fedcohort.flower.server.json_log import event
+from fedcohort.flower.server.reply_reader import RATIO, usual_size
 from fedcohort.flower.wire import Refused
 from fedcohort.rounds.roster import Roster
 from fedcohort.types import Arrays, Index
@@ -174,6 +175,11 @@ class Clients:
             out[name] = np.asarray(column, np.int64 if name == "samples" else np.float32)
         return out
 
+    def samples(self) -> Index:
+        """Samples that each client said it has, at most RATIO times the usual: one alone is not almost all the data."""
+        said = np.array([int(p.get("samples", 0)) for p in self.profile], np.int64)
+        return np.minimum(said, RATIO * usual_size(said.tolist(), [])).astype(np.int64)
+
     def news_record(self) -> tuple[Arrays, dict[str, Any]] | None:
         """What the journal should know since the last time, if anything."""
         new = self.roster.ids[self.recorded :]
@@ -226,6 +232,8 @@ class Clients:
         slot = self.roster.register(card.name)
         if not known:
             self.profile.append(card.profile or {})
+        else:  # what it was not asked for then
+            self.profile[slot] = {**(card.profile or {}), **self.profile[slot]}
         before = self.node.get(slot)
         if before is not None and self.slot.pop(before, None) is not None and before in self.seen:
             self.refused[before] = card.name, _NEWER

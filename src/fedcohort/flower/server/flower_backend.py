@@ -110,8 +110,8 @@ class FlowerBackend:
 
     @property
     def samples(self) -> Index:
-        """Samples that each registered client said it has."""
-        return np.array([int(p.get("samples", 0)) for p in self.clients.profile], np.int64)
+        """Samples that each registered client said it has, within limits."""
+        return self.clients.samples()
 
     @property
     def provides(self) -> frozenset[str]:

@@ -45,7 +45,7 @@ class MethodAggregator(GuardedAggregator):
         return self.method.asynchronous
 
     def demands(self, model: Model) -> tuple[frozenset[str], frozenset[str]]:
-        """Signals and abilities that the client half asks for, found by preparing a plan for one client."""
+        """Signals and abilities that the method asks clients for, found by preparing a plan for one client."""
         plan = self.method.prepare(Plan(seed=self.seed), model, np.zeros(1, np.int64))
         changed = [n for n in ("objective", "sample_weight", "optimiser") if getattr(plan, n) != getattr(Plan(), n)]
         if changed:
@@ -56,7 +56,8 @@ class MethodAggregator(GuardedAggregator):
             )
         self._try(model)
         needed = {PROX} if plan.prox else set()
-        return plan.measure, frozenset(needed | ({CORRECT} if plan.correction is not None else set()))
+        signals = plan.measure | getattr(self.method, "needs", frozenset())
+        return signals, frozenset(needed | ({CORRECT} if plan.correction is not None else set()))
 
     def _try(self, model: Model) -> None:
         """One aggregation of nothing: what a method lacks at the server is said before training."""

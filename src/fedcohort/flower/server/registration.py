@@ -130,4 +130,4 @@ def _remedy(why: str) -> str:
         return "let the training function do it and say so with CohortApp(applies=...), or choose another method"
     if "version" in why:
         return "bring these clients up to date"
-    return "give the CohortApp of these clients what it needs for it, or choose another selector"
+    return "give the CohortApp of these clients what it needs for it, or choose another selector or method"

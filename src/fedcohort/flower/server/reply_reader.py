@@ -212,10 +212,12 @@ class ReplyValidator:
         """Reasons against those that do not fit what the others send. `replies` stood every test of their own."""
         odd = self.vote.judge({slot: r.metrics for slot, r in replies.items()})
         usual = (
-            _usual([r.weight for r in replies.values()], self.weights),
-            _usual([r.norm for r in replies.values()], self.norms),
+            usual_size([r.weight for r in replies.values()], self.weights),
+            usual_size([r.norm for r in replies.values()], self.norms),
         )
-        most = self.ratio * np.array([_usual(list(c), []) for c in zip(*self._extents(replies.values()), strict=True)])
+        most = self.ratio * np.array(
+            [usual_size(list(c), []) for c in zip(*self._extents(replies.values()), strict=True)]
+        )
         reasons = {} if self.check_shapes else self._other_names(replies)
         for slot, reply in replies.items():
             if slot in reasons:
@@ -242,7 +244,7 @@ class ReplyValidator:
 
     def too_heavy(self, weights: Mapping[int, float]) -> set[int]:
         """Clients whose weight in an evaluation is too far above the usual one for the others to count."""
-        usual = _usual(list(weights.values()), [])  # what training is weighted by may be counted otherwise
+        usual = usual_size(list(weights.values()), [])  # what training is weighted by may be counted otherwise
         return {slot for slot, weight in weights.items() if weight > self.ratio * usual}
 
     def remember(self, used: Iterable[ValidReply]) -> None:
@@ -340,7 +342,7 @@ def _usual_form(forms: list[int]) -> Container[int]:
     return {length} if 2 * count > len(forms) else range(wire.MAX_METRICS + 1)
 
 
-def _usual(now: list[float], before: list[float]) -> float:
+def usual_size(now: list[float], before: list[float]) -> float:
     """The lower median of the positive values, so that one of two cannot be the measure of both; none: no limit."""
     known = sorted(v for v in [*before, *now] if v > 0)
     return known[(len(known) - 1) // 2] if known else math.inf

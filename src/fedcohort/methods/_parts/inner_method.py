@@ -28,6 +28,7 @@ class MethodWrapper(GuardedMethod):
         if isinstance(self.inner, Exempting):
             self.exempt = self.inner.exempt  # what cannot hold inside cannot hold here
         self.asynchronous = self.inner.asynchronous
+        self.needs = getattr(self.inner, "needs", frozenset())
 
     def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
         """The inner method's client half."""
