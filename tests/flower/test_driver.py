@@ -292,6 +292,17 @@ def test_wrapped_fedavg_gives_what_fedavg_gives():
     assert result.train_metrics_clientapp[2]["train_loss"] == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("buffer_size", [1, 2])
+def test_a_stale_update_moves_the_present_model_of_a_wrapped_strategy(buffer_size):
+    """Every update adds one, whatever model it was computed on, so that every step of the model does."""
+    grid = FakeGrid([FakeClient(str(i), seconds=1.0 if i < 3 else 7.5) for i in range(4)])
+    seen = []
+    strategy = make(grid, cohort_size=4, buffer_size=buffer_size, deadline=60)
+    start(strategy, grid, rounds=12, evaluate_fn=lambda _, arrays: seen.append(float(arrays["b"].numpy()[0])))
+    assert max(row["staleness"] for row in strategy.history) > 0
+    np.testing.assert_allclose(seen, range(13), atol=1e-5)
+
+
 def test_fedprox_sends_its_mu_and_our_record_is_beside_it():
     grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
     start(make(grid, stock_strategy("FedProx")), grid, rounds=1, train_config=ConfigRecord({"lr": 0.5}))

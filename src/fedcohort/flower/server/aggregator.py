@@ -29,7 +29,7 @@ from fedcohort.flower.model_layout import ModelLayout, record
 from fedcohort.flower.server.reply_reader import ValidReply
 from fedcohort.protocols import Aggregated, Aggregation
 from fedcohort.rounds.backend import Dispatch
-from fedcohort.types import Arrays, Index, Model, Plan, Updates
+from fedcohort.types import STALENESS, Arrays, Index, Model, Plan, Updates
 
 log = logging.getLogger("flwr")
 _WIDE = {
@@ -191,6 +191,7 @@ class StrategyAggregator(GuardedAggregator):
         everybody = np.ones(len(updates), np.bool_)
         replies = [self.replies[int(c)] for c in updates.clients]
         weights = np.asarray(updates.weight, np.float64).tolist()
+        replies = [self._fresh(r, model, row) for r, row in zip(replies, _stale(updates), strict=True)]
         messages = [_clean(r, self._content(r, w)) for r, w in zip(replies, weights, strict=True)]
         arrays, metrics = self.inner.aggregate_train(context.index + 1, messages)
         self.metrics = dict(metrics or {})
@@ -205,6 +206,13 @@ class StrategyAggregator(GuardedAggregator):
         named = {k: _like(named[k], self.layout.dtypes[k]) for k in self.layout.shapes}
         self.arrays = record(named)
         return Aggregated(self.layout.model(named), everybody)
+
+    def _fresh(self, reply: ValidReply, model: Model, stale: bool) -> ValidReply:
+        """The reply; where it was computed on an older model, what it changed is added to the present one."""
+        if not stale or self.layout is None:
+            return reply
+        moved = Model(model.params + reply.delta, reply.model.buffers, reply.model.counters)
+        return replace(reply, arrays=self.layout.named(moved))
 
     def _content(self, reply: ValidReply, weight: float) -> RecordDict:
         """The reply as the strategy reads it, with the weight that the round gives it."""
@@ -266,6 +274,12 @@ def _clean(reply: ValidReply, content: RecordDict) -> Message:
     message = reply.arrival.message
     message.content = content
     return message
+
+
+def _stale(updates: Updates) -> list[bool]:
+    """Which updates were computed on an older model; only asynchronous runs have such."""
+    ages = updates.extras.get(STALENESS, np.zeros(len(updates)))
+    return [bool(age > 0) for age in ages]
 
 
 def _like(value: Any, dtype: np.dtype[np.generic]) -> Any:
