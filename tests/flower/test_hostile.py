@@ -345,6 +345,23 @@ def test_strategy_that_cannot_aggregate_leaves_the_model_and_the_run_alone():
     np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[1], 2.0)  # two of three rounds added one
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_a_model_that_is_finite_only_in_double_precision_is_not_sent():
+    class Large(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            arrays, found = super().aggregate_train(server_round, replies)
+            return (
+                as_record({k: np.full(v.shape, 1e39) for k, v in arrays.items()}) if server_round == 2 else arrays
+            ), found
+
+    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+    keys = {"selector": "uniform", "cohort_size": 3, "deadline": 9}
+    strategy = CohortStrategy(Large(fraction_evaluate=0.0), **keys, **timing(grid))
+    result = start(strategy, grid, rounds=2)
+    assert [row["filtered"] for row in strategy.history] == [0.0, 3.0]
+    np.testing.assert_array_equal(result.arrays.to_numpy_ndarrays()[1], 1.0)
+
+
 # -- names and texts from outside are bounded before they are kept ---------------------------------------------------
 
 LONG, FORGED = "n" * 20_000_000, "loss\x1b[2J\nround 9: all is well"

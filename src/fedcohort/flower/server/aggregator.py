@@ -104,16 +104,17 @@ class GuardedAggregator:
 
     def aggregate(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
         """A new model from accepted replies; where that fails, the model stays."""
-        self.metrics = {}
+        self.metrics, before = {}, self.arrays
         if not len(updates):
             return Aggregated(model, np.empty(0, np.bool_))
         try:
             made = self._made(model, updates, context)
-            if not np.isfinite(made.model.params).all():
+            if not (np.isfinite(made.model.params).all() and np.isfinite(made.model.buffers).all()):
                 raise ArithmeticError("the aggregated model is not finite")
         except FedcohortError:
             raise
         except Exception as error:
+            self.arrays = before
             self._failed(error, context.index)
             why = f"aggregation-failed: {type(error).__name__}"
             reasons = {int(c): why for c in updates.clients}
@@ -284,7 +285,8 @@ def _stale(updates: Updates) -> list[bool]:
 
 def _like(value: Any, dtype: np.dtype[np.generic]) -> Any:
     """The value in this type; integers are rounded, not cut."""
-    return np.rint(value).astype(dtype) if dtype.kind != "f" else value.astype(dtype)
+    with np.errstate(over="ignore"):  # what is too large is found afterwards
+        return np.rint(value).astype(dtype) if dtype.kind != "f" else value.astype(dtype)
 
 
 def _save(key: str, value: Any, arrays: Arrays, meta: dict[str, Any]) -> None:
