@@ -9,8 +9,10 @@ import pytest
 from flwr.serverapp import strategy as stock
 from tests.flower.grid import FakeClient, FakeGrid, arrays_of, start, timing
 
+from fedcohort.core.columns import as_bytes
 from fedcohort.errors import BadParameter, StateMismatch
 from fedcohort.flower import CohortStrategy, wire
+from fedcohort.flower.server.aggregator import StrategyAggregator
 from fedcohort.flower.server.recorded_run import replay_folder
 from fedcohort.rounds.validation import Limits
 from fedcohort.storage.run_folder import StateFolder
@@ -125,6 +127,40 @@ def test_settings_of_another_kind_are_refused_before_anything_starts(keys, words
     with pytest.raises(BadParameter, match=words):
         make(grid_of(), **keys)
     assert make(grid_of(), limits=Limits(max_norm=1.0)) is not None
+
+
+class Keeping(stock.FedAvg):
+    """A strategy of one's own that remembers something of every kind."""
+
+    def __init__(self, **kept):
+        super().__init__()
+        self.per_node, self.past, self.names, self.odd, self.function = {}, [], {}, [], len
+        vars(self).update(kept)
+
+
+def test_what_a_strategy_of_ones_own_keeps_comes_back_as_it_was(caplog):
+    kept = {
+        "per_node": {1001: np.ones(2), -7: np.zeros((2, 1), np.int64)},
+        "past": [0.5, (1, None, b"tree"), {"a": [True, np.float32(0.25)]}],
+        "names": {"x": 3, 4: "y"},
+        "odd": [object()],
+    }
+    saved = StrategyAggregator(Keeping(**kept))
+    fresh = StrategyAggregator(Keeping())
+    arrays = [saved.state_dict() for _ in range(2)][1]
+    fresh.load_state_dict(arrays)
+    assert repr(fresh.inner.per_node) == repr(kept["per_node"])
+    assert repr(fresh.inner.past) == repr(kept["past"])
+    assert (fresh.inner.names, fresh.inner.odd) == (kept["names"], [])
+    said = [r.getMessage() for r in caplog.records if "cannot be stored" in r.getMessage()]
+    assert said == ["Keeping.odd cannot be stored: a resumed run begins without it"]
+
+
+def test_what_older_folders_hold_of_a_strategy_is_read():
+    forms = {"0.past": {"list": 1}, "0.names": {"arrays": ["x"]}}
+    fresh = StrategyAggregator(Keeping())
+    fresh.load_state_dict({"plain": as_bytes(forms), "0.past/0": np.ones(2), "0.names/0": np.zeros(1)})
+    assert repr((fresh.inner.past, fresh.inner.names)) == "([array([1., 1.])], {'x': array([0.])})"
 
 
 def test_what_evaluate_fn_returns(caplog):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -147,6 +147,7 @@ class StrategyAggregator(GuardedAggregator):
         key = str(getattr(innermost, "weighted_by_key", "num-examples"))
         super().__init__(key, hasattr(innermost, "weighted_by_key"))
         self.inner, self.layout = inner, layout
+        self.unsaved: set[str] = set()  # attributes of it that cannot be stored
         self.arrays_key = str(getattr(innermost, "arrayrecord_key", "arrays"))
         self.config_key = str(getattr(innermost, "configrecord_key", "config"))
 
@@ -233,7 +234,15 @@ class StrategyAggregator(GuardedAggregator):
         meta: dict[str, Any] = {}
         for depth, strategy in enumerate(_chain(self.inner)):
             for name, value in vars(strategy).items():
-                _save(f"{depth}.{name}", value, arrays, meta)
+                found: Arrays = {}
+                form = _save(f"{depth}.{name}", value, found)
+                if form is not None:
+                    meta[f"{depth}.{name}"] = form
+                    arrays.update(found)
+                elif isinstance(value, Collection) and name not in self.unsaved:
+                    self.unsaved.add(name)
+                    kind = type(strategy).__name__
+                    log.warning("%s.%s cannot be stored: a resumed run begins without it", kind, name)
         return {"plain": as_bytes(meta), **arrays}
 
     def load_state_dict(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -289,30 +298,43 @@ def _like(value: Any, dtype: np.dtype[np.generic]) -> Any:
         return np.rint(value).astype(dtype) if dtype.kind != "f" else value.astype(dtype)
 
 
-def _save(key: str, value: Any, arrays: Arrays, meta: dict[str, Any]) -> None:
-    """Store a plain value; what cannot be stored (functions, other objects) is made again by the program."""
+def _save(key: str, value: Any, arrays: Arrays) -> dict[str, Any] | None:
+    """The form of a value, whose arrays go to `arrays`; None where it cannot be stored (functions, other objects)."""
     if isinstance(value, bool | int | float | str) or value is None:
-        meta[key] = {"plain": value}
-    elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        meta[key], arrays[key] = {"array": True}, value
-    elif isinstance(value, ArrayRecord):
-        meta[key] = {"record": list(value)}
+        return {"plain": value}
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        arrays[key] = np.asarray(value)
+        return {"array" if isinstance(value, np.ndarray) else "number": True}
+    if isinstance(value, bytes):
+        arrays[key] = np.frombuffer(value, np.uint8)
+        return {"bytes": True}
+    if isinstance(value, ArrayRecord):
         arrays.update({f"{key}/{i}": a.numpy() for i, a in enumerate(value.values())})
-    elif isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
-        meta[key] = {"arrays": [str(k) for k in value]}
-        arrays.update({f"{key}/{i}": v for i, v in enumerate(value.values())})
-    elif isinstance(value, list) and value and all(isinstance(v, np.ndarray) for v in value):
-        meta[key] = {"list": len(value)}
-        arrays.update({f"{key}/{i}": v for i, v in enumerate(value)})
+        return {"record": list(value)}
+    if isinstance(value, dict) and all(isinstance(k, int | float | str) for k in value):
+        forms = [_save(f"{key}/{i}", v, arrays) for i, v in enumerate(value.values())]
+        return None if None in forms else {"entries": list(zip(value, forms, strict=True))}
+    if type(value) in (list, tuple):
+        forms = [_save(f"{key}/{i}", v, arrays) for i, v in enumerate(value)]
+        return None if None in forms else {"tuple" if isinstance(value, tuple) else "items": forms}
+    return None
 
 
 def _restore(key: str, form: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
-    if "plain" in form:
-        return form["plain"]
-    if "array" in form:
-        return arrays[key].copy()
-    if "list" in form:
-        return [arrays[f"{key}/{i}"].copy() for i in range(form["list"])]
-    if "record" in form:
-        return record({k: arrays[f"{key}/{i}"] for i, k in enumerate(form["record"])})
-    return {k: arrays[f"{key}/{i}"].copy() for i, k in enumerate(form["arrays"])}
+    (kind, held), *_ = form.items()
+    if kind == "plain":
+        return held
+    if kind in ("array", "number"):
+        return arrays[key].copy() if kind == "array" else arrays[key][()]
+    if kind == "bytes":
+        return arrays[key].tobytes()
+    if kind == "record":
+        return record({k: arrays[f"{key}/{i}"] for i, k in enumerate(held)})
+    if kind == "entries":
+        return {k: _restore(f"{key}/{i}", inside, arrays) for i, (k, inside) in enumerate(held)}
+    if kind in ("items", "tuple"):
+        made = [_restore(f"{key}/{i}", inside, arrays) for i, inside in enumerate(held)]
+        return tuple(made) if kind == "tuple" else made
+    if kind == "list":  # this and the next are of older folders
+        return [arrays[f"{key}/{i}"].copy() for i in range(held)]
+    return {k: arrays[f"{key}/{i}"].copy() for i, k in enumerate(held)}
