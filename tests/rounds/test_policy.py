@@ -81,6 +81,11 @@ def test_a_real_round_always_ends():
         ({"deadline": -1}, "deadline = -1: it must be positive"),
         ({"close_after": 11}, "close_after = 11: it must be at most cohort_size = 10"),
         ({"min_replies": 11}, "min_replies = 11: it must be at most cohort_size = 10"),
+        (
+            {"min_replies": 5, "close_after": 3},
+            "min_replies = 5: with close_after = 3 a round closes at 3 accepted replies, and would always be abandoned",
+        ),
+        ({"min_replies": 5, "size_schedule": "0:all, 3:2"}, "with size_schedule = '0:all, 3:2' a round closes at 2"),
         ({"over_select": 0.5}, "over_select = 0.5: it must be at least 1"),
         ({"over_select": "often"}, "or 'adaptive'"),
         ({"back_off": math.inf}, "back_off = inf"),
@@ -93,6 +98,18 @@ def test_mistakes_are_answered_alike_everywhere(keys, words):
         with pytest.raises(BadParameter) as caught:
             make(**keys)
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"close_after": 3, "min_replies": 3},
+        {"close_after": 3, "min_replies": 5, "wait_for_slow": 0.5},  # waits for 3 + 4
+        {"size_schedule": "0:all, 1:5", "min_replies": 5},
+    ],
+)
+def test_policies_that_can_succeed_are_taken(keys):
+    assert RoundPolicy(**keys).min_replies == keys["min_replies"]
 
 
 def from_mapping_of(**keys):

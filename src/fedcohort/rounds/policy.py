@@ -63,6 +63,7 @@ class RoundPolicy:
             rule = "with a schedule a round closes at the size it has"
             remedy = "leave one of the two out"
             check(self.close_after == 0, f"close_after = {self.close_after} with size_schedule", rule, remedy)
+        self._check_min_replies()
 
     @property
     def closes_at(self) -> int:
@@ -87,6 +88,16 @@ class RoundPolicy:
         """Accepted replies at which a round closes that has asked so many, where `wanted` is its size."""
         least = self.close_after or (self.cohort_size if wanted is None else wanted)
         return least + math.ceil(self.wait_for_slow * max(asked - least, 0))
+
+    def _check_min_replies(self) -> None:
+        """Refuse rounds that close before there can be enough replies."""
+        scheduled = [self.cohort_size, *(size for _, size in sizes(self.size_schedule) if size is not None)]
+        asked = [n if isinstance(self.over_select, str) else math.ceil(n * self.over_select) for n in scheduled]
+        most = min(map(self.waits_for, asked, scheduled))
+        name = f"close_after = {self.close_after}" if self.close_after else f"size_schedule = {self.size_schedule!r}"
+        rule = f"with {name} a round closes at {most} accepted replies, and would always be abandoned"
+        remedy = f"use at most {most}"
+        check(self.min_replies <= most, f"min_replies = {self.min_replies}", rule, remedy)
 
     def _check_asynchronous(self) -> None:
         """What has no meaning where there are no rounds."""
