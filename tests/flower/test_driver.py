@@ -255,6 +255,13 @@ class Unsaved:
         (stock.FedAvg(), {"selector": Uniform}, "this is a class"),
         (stock.FedAvg(), {"selector": OneArgument()}, r"write def select\(self, rnd, rng\)"),
         (stock.FedAvg(), {"selector": Unsaved(), "state_dir": "there"}, "it lacks state_dict"),
+        (
+            stock.FedAvg(),
+            {"selector": "divfl", "check_shapes": False},
+            "DivFL, which reads last_layer_delta: where shapes",
+        ),
+        (stock.FedAvg(), {"selector": "hetero-select", "check_shapes": False}, "which reads delta, delta_norm"),
+        (None, {"method": "fedavg", "check_shapes": False}, "False with method 'fedavg': .* or wrap a Flower strategy"),
         (stock.FedAvg(), {"state_dir": __file__}, "this is a file; name a folder"),
     ],
 )

@@ -21,6 +21,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedcohort import signals as catalogue
 from fedcohort.errors import BadParameter, OutOfTurn, check, check_object, shown
 from fedcohort.flower.model_layout import ModelLayout
 from fedcohort.flower.server.aggregator import StrategyAggregator
@@ -95,6 +96,8 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         self.selector = make_selector(selector) if isinstance(selector, str) else selector
         self.method = make_method(method) if isinstance(method, str) else method
         self._spare = make_method(method) if isinstance(method, str) else None
+        if not self.settings.check_shapes:
+            _check_free_shapes(self.method, self.selector)
         self.evaluator, self.last_layer, self.evaluate_fn = server_evaluator, last_layer, evaluate_fn
         self._text = selector if isinstance(selector, str) else f"{type(selector).__name__}{OBJECT}"
         self._engine: RoundEngine | None = None
@@ -343,6 +346,17 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
 def _record(row: Mapping[str, Any], prefix: str) -> MetricRecord | None:
     found = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
     return MetricRecord(found) if found else None
+
+
+def _check_free_shapes(method: Method | None, selector: Selector) -> None:
+    """Refuse what computes with updates: models of any shape have no difference to the one that was sent."""
+    given, rule = "check_shapes = False", "where shapes are free there are no updates to compute with"
+    name = getattr(method, "name", "")
+    check(method is None, f"{given} with method {name!r}", rule, "leave it at True, or wrap a Flower strategy")
+    known = [catalogue.get(n) for n in sorted(selector.needs) if n in catalogue.SIGNALS]
+    read = [signal.name for signal in known if signal.side == "server" or signal.bytes < 0]
+    what = f"{given} with {type(selector).__name__}, which reads {', '.join(read)}"
+    check(not read, what, rule, "leave it at True, or choose another selector")
 
 
 def _check_inner(inner: Any) -> None:
