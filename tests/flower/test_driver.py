@@ -55,6 +55,16 @@ def test_closes_at_the_deadline_and_nobody_is_waited_for():
     assert second["asked"] == 1.0  # silent ones owe a sign of life first
 
 
+@pytest.mark.parametrize(("timeout", "lasts"), [({}, 5000.0), ({"timeout": 20.0}, 20.0), ({"timeout": 9e9}, 5000.0)])
+def test_a_deadline_above_an_hour_holds_unless_a_timeout_is_given(timeout, lasts, caplog):
+    grid = FakeGrid([FakeClient("0"), FakeClient("1", seconds=9000.0)])
+    strategy = make(grid, cohort_size=2, deadline=5000.0)
+    with caplog.at_level("INFO", logger="flwr"):
+        start(strategy, grid, rounds=1, **timeout)
+    assert strategy.history[0]["seconds"] == lasts
+    assert f"Rounds last at most {lasts:g} s" in caplog.messages
+
+
 def test_everybody_gone_leaves_the_model_and_ends():
     class Gone(FakeClient):
         def delay(self, message):

@@ -128,15 +128,20 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Run the remaining rounds; a `state_dir` that holds an earlier process's rounds is resumed."""
+        """Run the remaining rounds; a `state_dir` that holds an earlier process's rounds is resumed.
+
+        A round lasts until the deadline, or for `timeout` seconds where that is shorter.
+        """
         log.info("Starting CohortStrategy with %s:", type(self.inner).__name__ if self.inner else self._method_name)
         self.summary()
-        engine = self._begin(grid, initial_arrays, timeout)
+        longest = self.settings.deadline if timeout is None else min(self.settings.deadline, timeout)
+        log.info("Rounds last at most %g s", longest)
+        engine = self._begin(grid, initial_arrays, longest)
         backend = self._backend
         backend.train_config, backend.evaluate_config = (
             train_config or ConfigRecord(),
@@ -234,10 +239,10 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
     def _method_name(self) -> str:
         return self.method.name if self.method is not None else type(self.inner).__name__
 
-    def _begin(self, grid: Grid, arrays: ArrayRecord, timeout: float) -> RoundEngine:
+    def _begin(self, grid: Grid, arrays: ArrayRecord, deadline: float) -> RoundEngine:
         """Find the clients, refuse what cannot work, open or make the journal, go back to where a crash left us."""
         layout = ModelLayout.of(arrays, self.last_layer)
-        settings = replace(self.settings, deadline=min(self.settings.deadline, timeout))
+        settings = replace(self.settings, deadline=deadline)
         method: StrategyAggregator | MethodAggregator
         if self.method is not None:
             method = MethodAggregator(self.method, layout, settings.seed, self.evaluator, self._spare)
