@@ -84,6 +84,26 @@ def test_without_any_checkpoint_or_without_a_journal_nothing_is_overwritten(tmp_
     assert sorted(p.name for p in StateFolder(tmp_path / "b").snapshots.iterdir()) == before
 
 
+def test_a_folder_is_not_gone_on_from_with_other_arguments_of_the_method(tmp_path):
+    def go_on(method, rounds, folder=tmp_path / "new"):
+        grid = grid_of()
+        keys = {"selector": "uniform", "cohort_size": 3, "deadline": 10.0, "state_dir": folder, **timing(grid)}
+        return start(CohortStrategy(method=method, **keys), grid, rounds=rounds)
+
+    go_on("fedadam(server_lr=0.5)", 1)
+    rule = r"method = 'fedadam\(server_lr=0.5\)', this one has 'fedadam\(server_lr=0.9\)'"
+    with pytest.raises(StateMismatch, match=rule):
+        go_on("fedadam(server_lr=0.9)", 2)
+    with pytest.raises(StateMismatch, match="this one has 'fedadam'"):
+        go_on("fedadam", 2)
+    go_on("FedAdam( server_lr = .5 )", 2)
+    older = tmp_path / "older"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedcohort.flower.server.strategy._spelled", lambda text: "")
+        go_on("fedadam", 1, older)
+    go_on("fedadam(server_lr=0.9)", 2, older)  # only the name is known there
+
+
 def test_asynchronous_and_other_runs_are_told_apart(tmp_path):
     trained(tmp_path / "a", buffer_size=2)
     with pytest.raises(StateMismatch, match=r"it holds an asynchronous run \(buffer_size\), this one is not"):

@@ -33,7 +33,7 @@ from fedcohort.storage.run_folder import StateFolder
 from fedcohort.storage.snapshots import Snapshots, write_durably
 from fedcohort.types import Arrays, Probed, RoundResult
 
-ASYNCHRONOUS, ARRAYS = "asynchronous", "arrays"  # keys of a journal's header
+ASYNCHRONOUS, ARRAYS, METHOD = "asynchronous", "arrays", "method"  # keys of a journal's header
 
 
 class StateDir:
@@ -55,7 +55,7 @@ class StateDir:
             found = self.journal.check_version()
             for key in dict.fromkeys((*header, ASYNCHRONOUS)):
                 held, now = found.get(key), header.get(key)
-                if held != now and not (key == ARRAYS and None in (held, now)):
+                if held != now and not (key in (ARRAYS, METHOD) and None in (held, now)):  # older folders have none
                     raise StateMismatch(
                         f"state folder {self.folder.path}", _difference(key, held, now), "use another state_dir"
                     )

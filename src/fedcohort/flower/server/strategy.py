@@ -32,10 +32,10 @@ from fedcohort.flower.server.json_log import event, use_json_logs
 from fedcohort.flower.server.method_aggregator import MethodAggregator
 from fedcohort.flower.server.prometheus import MetricsServer, RunMetrics
 from fedcohort.flower.server.recorded_run import OBJECT
-from fedcohort.flower.server.state_dir import ARRAYS, ASYNCHRONOUS
+from fedcohort.flower.server.state_dir import ARRAYS, ASYNCHRONOUS, METHOD
 from fedcohort.flower.server.strategy_settings import StrategySettings
 from fedcohort.protocols import Method, Selector, ServerEvaluator
-from fedcohort.registry.lookup import make_method, make_selector
+from fedcohort.registry.lookup import make_method, make_selector, parse
 from fedcohort.registry.own_objects import check_calls
 from fedcohort.rounds.engine import RoundEngine
 from fedcohort.rounds.session import Session
@@ -96,6 +96,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         self.selector = make_selector(selector) if isinstance(selector, str) else selector
         self.method = make_method(method) if isinstance(method, str) else method
         self._spare = make_method(method) if isinstance(method, str) else None
+        self._method_text = _spelled(method) if isinstance(method, str) else ""
         if not self.settings.check_shapes:
             _check_free_shapes(self.method, self.selector)
         self.evaluator, self.last_layer, self.evaluate_fn = server_evaluator, last_layer, evaluate_fn
@@ -251,6 +252,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
             method = StrategyAggregator(self.inner, layout if settings.check_shapes else None)
         backend = FlowerBackend(settings, self.selector, method, grid, arrays, layout, self.evaluator)
         header = {"kind": "flower", "selector": self._text, "seed": settings.seed, "model": self._method_name}
+        header |= {METHOD: self._method_text} if self._method_text else {}
         header |= {ASYNCHRONOUS: True} if settings.buffer_size else {}
         header |= {ARRAYS: layout.places} if settings.check_shapes else {}
         resumed = backend.memory.open(header)
@@ -351,6 +353,13 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
 def _record(row: Mapping[str, Any], prefix: str) -> MetricRecord | None:
     found = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
     return MetricRecord(found) if found else None
+
+
+def _spelled(text: str) -> str:
+    """The text of a method in one spelling."""
+    name, arguments = parse(text)
+    given = ", ".join(f"{key}={value!r}" for key, value in sorted(arguments.items()))
+    return f"{name}({given})" if given else name
 
 
 def _check_free_shapes(method: Method | None, selector: Selector) -> None:
