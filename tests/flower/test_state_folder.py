@@ -14,6 +14,7 @@ from fedcohort.errors import BadParameter, StateMismatch
 from fedcohort.flower import CohortStrategy, wire
 from fedcohort.flower.server.aggregator import StrategyAggregator
 from fedcohort.flower.server.recorded_run import replay_folder
+from fedcohort.methods import FedPdp
 from fedcohort.rounds.validation import Limits
 from fedcohort.storage.run_folder import StateFolder
 
@@ -102,6 +103,17 @@ def test_a_folder_is_not_gone_on_from_with_other_arguments_of_the_method(tmp_pat
         patch.setattr("fedcohort.flower.server.strategy._spelled", lambda text: "")
         go_on("fedadam", 1, older)
     go_on("fedadam(server_lr=0.9)", 2, older)  # only the name is known there
+
+
+def test_clients_of_an_older_folder_are_asked_for_what_is_needed_now(tmp_path):
+    for method, rounds in ((FedPdp(form="normalised"), 1), (FedPdp(), 3)):
+        grid = grid_of(provides=["samples"])
+        keys = {"selector": "uniform", "cohort_size": 6, "deadline": 10.0, "state_dir": tmp_path, **timing(grid)}
+        strategy = CohortStrategy(method=method, **keys)
+        found = start(strategy, grid, rounds=rounds)
+    assert strategy._backend.samples.tolist() == [10] * 6
+    np.testing.assert_allclose(arrays_of(found.arrays)["w"], 3.0, rtol=1e-6)
+    assert len(replay_folder(tmp_path)) == 3
 
 
 def test_asynchronous_and_other_runs_are_told_apart(tmp_path):

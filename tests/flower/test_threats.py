@@ -15,6 +15,8 @@ from tests.flower.grid import FakeClient, FakeGrid, start, timing
 from fedcohort.core.pack import pack, unpack
 from fedcohort.experiment.verification import verify
 from fedcohort.flower import CohortStrategy, wire
+from fedcohort.flower.server.recorded_run import replay_folder
+from fedcohort.selectors.uniform import Uniform
 from fedcohort.storage.run_folder import StateFolder
 
 
@@ -58,6 +60,40 @@ def test_without_authentication_whoever_answers_to_an_id_last_has_it(with_keys):
     strategy = make(grid, cohort_size=2)
     start(strategy, grid, rounds=4)
     assert strategy._backend.clients.node[0] == 2001
+
+
+class ByLabels(Uniform):
+    needs = frozenset({"label_histogram"})
+
+    def select(self, rnd, rng):
+        rows = np.asarray(rnd.profiles["label_histogram"])[rnd.available]
+        assert np.allclose(rows.sum(axis=1), 1.0)  # nobody is there of whom it is not known
+        return super().select(rnd, rng)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2], ids=["with the others", "before them", "a round before them"])
+def test_nobody_has_the_others_refused_by_registering_first(ahead, tmp_path):
+    """The length of label histograms is that of most, and those refused before are asked again when it changes."""
+
+    def labelled(name, histogram):
+        return FakeClient(name, provides=["label_histogram"], label_histogram=histogram)
+
+    liar, honest = labelled("0", [1.0]), [labelled(f"hospital-{i}", [0.5, 0.5]) for i in range(4)]
+    grid = FakeGrid([liar, *honest])
+    looks = iter(range(1000))
+    grid.online = lambda: list(grid.clients)[: 5 if not ahead else min(1 + next(looks) // ahead, 5)]
+    keys = {"selector": ByLabels(), "state_dir": tmp_path, "max_privacy": "P3"}
+    strategy = make(grid, **keys)
+    start(strategy, grid, rounds=9)
+    clients = strategy._backend.clients
+    assert sorted(clients.roster.name(slot) for slot in clients.node) == [f"hospital-{i}" for i in range(4)]
+    assert clients.refused == {1001: ("0", "its label_histogram has another length than that of most")}
+    assert strategy.history[-1]["ok"] == 3.0
+    assert len(replay_folder(tmp_path, ByLabels())) == 9
+    again = make(FakeGrid([liar, *honest]), **{**keys, **timing(grid)})
+    start(again, FakeGrid([liar, *honest]), rounds=10)
+    assert again._backend.clients.length.holds == 2
+    assert [name for name, _ in again._backend.clients.refused.values()] == ["0"]
 
 
 def test_a_client_is_told_the_model_and_its_work_and_nothing_of_the_others():

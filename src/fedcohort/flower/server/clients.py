@@ -24,6 +24,7 @@ from fedcohort import signals as catalogue
 from fedcohort.core.plain_text import shown
 from fedcohort.flower import wire
 from fedcohort.flower.server.driver import Arrival, Driver
+from fedcohort.flower.server.histogram_length import CLASSES, HISTOGRAM, HistogramLength, histograms
 from fedcohort.flower.server.json_log import event
 from fedcohort.flower.server.reply_reader import RATIO, usual_size
 from fedcohort.flower.wire import Refused
@@ -34,6 +35,7 @@ _AT_ONCE = 5.0  # seconds between registration and activation of a SuperNode tha
 _LONGEST_ID = 200
 _MOST_VALUES = 10_000  # entries of a list that a client may send about itself
 _NEWER = "a newer node answers to its id"
+_OTHER_LENGTH = f"its {HISTOGRAM} has another length than that of most"
 IDENTITIES = ("client-id", "public-key")
 SERVER_SIDE = frozenset(
     {"expected_seconds", "delta_norm", "delta", "weights", "last_layer_delta", "model_gain", "model"}
@@ -97,9 +99,10 @@ class Clients:
         self.refused: dict[int, tuple[str, str]] = {}  # node id -> (name, why)
         self.news: dict[str, str] = {}  # refusals since the last record, by name
         self.profile: list[Mapping[str, Any]] = []  # by slot
+        self.length = HistogramLength()
         self.silent: set[int] = set()  # slots that owe a sign of life
         self.latency: dict[int, float] = {}  # slot -> smoothed seconds, measured here
-        self.recorded = 0  # slots that are in the journal
+        self.recorded = self.recorded_length = 0  # slots, and length of histograms, that are in the journal
         self.keys: dict[int, str] = {}
         self.authenticated: set[int] = set()  # nodes whose key was registered by the operator
         self.seen: set[int] = set()  # nodes on Flower's list
@@ -146,6 +149,7 @@ class Clients:
                 self._refuse(node, f"node-{node}", f"its answer is malformed ({type(error).__name__})")
             else:
                 cards.extend([(node, card)] if card is not None else [])
+        self._vote([card for _, card in cards])
         for node, card in sorted(cards, key=lambda c: (len(c[1].name), c[1].name, c[0])):
             self._admit(node, card)
 
@@ -170,6 +174,8 @@ class Clients:
             if name == "expected_seconds":
                 usual = median(self.latency.values()) if self.latency else min(deadline, 60.0)
                 column: Any = [self.latency.get(s, usual) for s in range(len(self.roster))]
+            elif name == HISTOGRAM:
+                column = histograms(self.profile, self.length.holds)
             else:
                 column = [p[name] for p in self.profile]
             out[name] = np.asarray(column, np.int64 if name == "samples" else np.float32)
@@ -183,11 +189,13 @@ class Clients:
     def news_record(self) -> tuple[Arrays, dict[str, Any]] | None:
         """What the journal should know since the last time, if anything."""
         new = self.roster.ids[self.recorded :]
-        if not new and not self.news:
+        if not new and not self.news and self.length.holds == self.recorded_length:
             return None
         profiles = [dict(p) for p in self.profile[self.recorded :]]
         meta = {"ids": list(new), "profiles": profiles, "refused": dict(self.news)}
-        self.recorded, self.news = len(self.roster), {}
+        if self.length.holds:
+            meta[CLASSES] = self.length.holds
+        self.recorded, self.recorded_length, self.news = len(self.roster), self.length.holds, {}
         return {}, meta
 
     def load(self, meta: Mapping[str, Any]) -> None:
@@ -195,6 +203,8 @@ class Clients:
         self.roster.register_all(meta["ids"])
         self.profile.extend(meta["profiles"])
         self.recorded = len(self.roster)
+        self.length.vote(dict(zip(meta["ids"], meta["profiles"], strict=True)))
+        self.length.holds = self.recorded_length = meta.get(CLASSES, self.length.holds)
 
     def _card(self, arrival: Arrival) -> ClientInfo | None:
         """What the node says of itself; None where it should be asked again."""
@@ -262,6 +272,8 @@ class Clients:
     def _reconsider(self) -> None:
         """Whoever was refused because another node had its id may try again when that one is gone."""
         for node, (name, why) in list(self.refused.items()):
+            if why == _OTHER_LENGTH and self.length.votes.get(name) == self.length.holds:
+                del self.refused[node]
             if why != _NEWER and "another node answers" not in why:
                 continue
             holder = self.node.get(self.roster.slot(name)) if name in self.roster else None
@@ -270,13 +282,21 @@ class Clients:
 
     def _unfit(self, card: ClientInfo) -> str | None:
         """Why the profile of this client does not fit the columns of the others."""
-        given = card.profile or {}
+        first = self.profile[self.roster.slot(card.name)] if card.name in self.roster else {}
+        given = {**(card.profile or {}), **first}  # what it said first is what counts
         for name in sorted(catalogue.of_side(self.terms.signals, "profile") - SERVER_SIDE):
             if name not in given:
                 return f"it did not send its {name}"
-            if self.profile and np.shape(given[name]) != np.shape(self.profile[0][name]):
-                return f"its {name} has another length than that of {self.roster.name(0)}"
-        return None
+        return None if self.length.fits(given) else _OTHER_LENGTH
+
+    def _vote(self, cards: Iterable[ClientInfo]) -> None:
+        """Count the lengths of newcomers' histograms; where that changes what holds, others are asked no more."""
+        fit = [c for c in cards if c.name not in self.roster and c.rejection_reason(self.terms) is None]
+        if self.length.vote({c.name: c.profile or {} for c in fit}):
+            for slot, node in list(self.node.items()):
+                if not self.length.fits(self.profile[slot]):
+                    del self.node[slot], self.slot[node]
+                    self._refuse(node, self.roster.name(slot), _OTHER_LENGTH)
 
     def _refuse(self, node: int, name: str, why: str) -> None:
         why = shown(why)

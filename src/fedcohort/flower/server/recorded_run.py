@@ -15,6 +15,7 @@ import numpy as np
 
 from fedcohort.core.pack import PackError, unpack
 from fedcohort.errors import JournalDamaged, StoreError, UnknownName
+from fedcohort.flower.server.histogram_length import CLASSES, HISTOGRAM, histograms
 from fedcohort.protocols import Selector
 from fedcohort.registry.lookup import make_selector
 from fedcohort.rounds.replay import Known, replay
@@ -67,6 +68,7 @@ class RecordedRun(Known):
     def __init__(self, folder: Path, *, model: bool) -> None:
         super().__init__()
         self.folder, self.model = folder, model
+        self.classes = 0  # length of label histograms; 0: not recorded
         self.told: list[Mapping[str, Any]] = []
         self.measured: Arrays = {}
 
@@ -74,6 +76,7 @@ class RecordedRun(Known):
         """Clients that registered, and what the server measured of them."""
         if kind == "roster":
             self.told.extend(meta["profiles"])
+            self.classes = meta.get(CLASSES, self.classes)
         elif kind == "profile":
             self.measured = arrays
 
@@ -81,7 +84,10 @@ class RecordedRun(Known):
         """Profile columns of those registered then."""
         told = self.told[:population]
         names = sorted({name for profile in told for name in profile})
-        columns = {n: np.asarray([p[n] for p in told]) for n in names}
+        columns = {n: np.asarray([p.get(n, 0) for p in told]) for n in names if n != HISTOGRAM}
+        if HISTOGRAM in names:
+            alike = max((len(p.get(HISTOGRAM, ())) for p in told), default=0)  # in older folders, which do not say it
+            columns[HISTOGRAM] = np.asarray(histograms(told, self.classes or alike))
         return {**{n: v if n == "samples" else v.astype(np.float32) for n, v in columns.items()}, **self.measured}
 
     def whole(self, index: int, arrays: Arrays) -> Arrays:
