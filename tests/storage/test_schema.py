@@ -118,6 +118,18 @@ def test_an_open_round_is_not_folded(tmp_path):
     journal.close()
 
 
+def test_a_run_that_ended_and_went_on_is_folded_with_its_close(tmp_path):
+    journal = many(tmp_path / "journal.db", 3)
+    journal.append("close", 3, {}, {"rounds": 3})
+    journal.append("ask", 3, {})
+    journal.append("tell", 3, {})
+    journal.append("close", 4, {}, {"rounds": 4})
+    whole = [(r.seq, r.kind, r.hash) for r in journal.records()]
+    journal.compact()
+    journal.close()
+    assert [(r.seq, r.kind, r.hash) for r in Journal.read(tmp_path / "journal.db").records()] == whole
+
+
 @pytest.mark.parametrize("change", ["body = zeroblob(40)", "last = last - 1", "first = 1", "hash = zeroblob(32)"])
 def test_a_changed_segment_is_found(tmp_path, change):
     journal = many(tmp_path / "journal.db")

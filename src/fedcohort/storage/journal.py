@@ -179,9 +179,8 @@ class Journal(JournalReader):
         (last,) = self._db.execute("SELECT coalesce(max(last), -1) FROM segment").fetchone()
         rows = [r for r in self.records() if r.seq > last]
         done = max((r.round for r in rows if r.kind == "tell"), default=-1) - keep
-        old = [r for r in rows if r.kind != "close"]
-        open_from = next((at for at, r in enumerate(old) if r.round > done), len(old))
-        return old[:open_from] if done >= 0 else []
+        open_from = next((at for at, r in enumerate(rows) if r.round > done), len(rows))
+        return rows[:open_from] if done >= 0 else []
 
 
 @contextlib.contextmanager
