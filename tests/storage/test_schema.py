@@ -15,8 +15,10 @@ from fedcohort.errors import BadParameter, JournalDamaged, StoreError, VersionMi
 from fedcohort.rounds.replay import Known, replay
 from fedcohort.rounds.session import Session
 from fedcohort.selectors.oort import Oort
+from fedcohort.storage import segments
 from fedcohort.storage.disk import Disk
 from fedcohort.storage.journal import Journal
+from fedcohort.storage.journal_reader import JournalReader
 from fedcohort.storage.segments import compress, decompress
 
 V1 = Path(__file__).parent / "data" / "journal-v1.db"  # written by the program of schema 1: twelve rounds of Oort
@@ -128,6 +130,28 @@ def test_a_run_that_ended_and_went_on_is_folded_with_its_close(tmp_path):
     journal.compact()
     journal.close()
     assert [(r.seq, r.kind, r.hash) for r in Journal.read(tmp_path / "journal.db").records()] == whole
+
+
+def test_many_records_are_folded_into_several_segments(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "BLOCK", 9_000)
+    journal = many(tmp_path / "journal.db")
+    journal.append("tell", 30, {"large": np.zeros(9_000)})  # alone in its segment
+    whole = [(r.seq, r.body, r.hash) for r in journal.records()]
+    journal.compact()
+    assert journal._db.execute("SELECT count(*) FROM segment").fetchone()[0] > 10
+    assert journal._db.execute("SELECT count(*) FROM record").fetchone()[0] == 0
+    assert [(r.seq, r.body, r.hash) for r in journal.records()] == whole
+    assert [r.seq for r in journal.newest()] == [seq for seq, _, _ in reversed(whole)]
+    journal.close()
+
+
+def test_records_stay_where_their_segment_could_not_be_read(tmp_path, monkeypatch):
+    journal = many(tmp_path / "journal.db")
+    monkeypatch.setattr(JournalReader, "max_bytes", 20_000)
+    with pytest.raises(JournalDamaged, match="larger than is read here"):
+        journal.compact()
+    assert len(list(journal.records())) == 61
+    journal.close()
 
 
 @pytest.mark.parametrize("change", ["body = zeroblob(40)", "last = last - 1", "first = 1", "hash = zeroblob(32)"])

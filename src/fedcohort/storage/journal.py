@@ -40,7 +40,7 @@ from fedcohort.storage.journal_reader import (
 )
 from fedcohort.storage.run_folder import FolderLock
 from fedcohort.storage.salvage import cut_note, cut_sentence, first_unreadable, set_aside
-from fedcohort.storage.segments import Row, compress
+from fedcohort.storage.segments import Row, blocks, compress
 from fedcohort.storage.snapshots import write_durably
 from fedcohort.types import Array
 
@@ -139,11 +139,12 @@ class Journal(JournalReader):
         before = self.path.stat().st_size
         old = self._finished(keep)
         if old:
-            body = compress([(r.kind, r.round, r.body) for r in old])
             with self._writing():
-                row = (old[0].seq, old[-1].seq, body, old[-1].hash)
-                self._db.execute("INSERT INTO segment VALUES (?, ?, ?, ?)", row)
+                for part in (old[rows] for rows in blocks(len(r.body) for r in old)):
+                    row = part[0].seq, part[-1].seq, compress((r.kind, r.round, r.body) for r in part), part[-1].hash
+                    self._db.execute("INSERT INTO segment VALUES (?, ?, ?, ?)", row)
                 self._db.execute("DELETE FROM record WHERE seq <= ?", (old[-1].seq,))
+                self.check()  # read back; where that fails nothing is changed
         with _writable(self.path):
             self._db.execute("VACUUM")
         self._checkpoint()

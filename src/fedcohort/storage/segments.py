@@ -15,6 +15,17 @@ from fedcohort.core.pack import PackError, pack, unpack
 
 Row = tuple[str, int, bytes]  # kind, round, body
 MAX_BYTES = 2**32  # bytes that a block may decompress to
+BLOCK = 2**28  # bytes of bodies that are put into one block; SQLite takes no value of more than 10^9 bytes
+
+
+def blocks(sizes: Iterable[int]) -> list[slice]:
+    """Which rows go into one block each, by the sizes of their bodies: as many as fit, at least one."""
+    starts, full, count = [0], 0, 0
+    for count, size in enumerate(sizes, start=1):
+        if full and full + size > BLOCK:
+            starts, full = [*starts, count - 1], 0
+        full += size
+    return [slice(a, b) for a, b in zip(starts, [*starts[1:], count], strict=True)]
 
 
 def compress(rows: Iterable[Row]) -> bytes:
