@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sqlite3
 
 import numpy as np
 import pytest
-from tests.rounds.test_recovery import ROUNDS, OnFlower, Simulated, records
+from tests.rounds.test_recovery import ROUNDS, Crash, OnFlower, Simulated, records
 from typer.testing import CliRunner
 
 from fedcohort.cli.main import app
@@ -128,6 +129,34 @@ def test_a_process_that_dies_after_the_cut_is_followed_by_one_that_goes_on(tmp_p
     spoil(tmp_path, "ask", 1, "truncated", chained=False)
     Journal.open(RunFolder(tmp_path).journal, repair=True).close()
     assert OnFlower(tmp_path, "oort", 0).engine.session.index == ROUNDS
+
+
+@pytest.mark.parametrize("dies_at", ["state", "ask", "tell", "nowhere"])
+def test_a_deployment_that_lost_its_old_records_goes_on_twice(tmp_path, monkeypatch, dies_at):
+    """No checkpoint was made before the damage. The process that goes on may die at once, and the next one too."""
+    OnFlower(tmp_path, "oort", 0).run()
+    spoil(tmp_path, "ask", 1, "truncated", chained=False)
+    append = Journal.append
+
+    def dying(self, kind, *rest):
+        append(self, kind, *rest)
+        if kind == dies_at:
+            self.close()
+            raise Crash
+
+    for _ in range(2):
+        monkeypatch.setattr(Journal, "append", dying)
+        with contextlib.suppress(Crash):
+            again = OnFlower(tmp_path, "oort", 0)
+            again.strategy._backend.memory.close()
+    monkeypatch.undo()
+    again = OnFlower(tmp_path, "oort", 0)
+    assert again.engine.session.index == ROUNDS
+    again.strategy._begin = lambda *args: again.engine
+    again.strategy.start(again.grid, again.initial, num_rounds=ROUNDS + 2)
+    asks, tells = records(tmp_path)
+    assert [index for index, _ in asks] == [index for index, _ in tells] == [0, ROUNDS - 1, ROUNDS, ROUNDS + 1]
+    assert len(verify(tmp_path).cuts) == 1
 
 
 def test_a_finished_run_of_the_command_line_is_mended_and_verified(tmp_path):

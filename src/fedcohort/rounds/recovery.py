@@ -22,10 +22,12 @@ from typing import Any
 import numpy as np
 
 from fedcohort.core.columns import part, prefixed
+from fedcohort.core.pack import pack
 from fedcohort.errors import JournalDamaged, StateMismatch, VersionMismatch
 from fedcohort.rounds.replay import SESSION, ask_again, ask_columns, result_columns, result_from
 from fedcohort.rounds.session import Session
 from fedcohort.storage.journal import Journal
+from fedcohort.storage.journal_reader import JournalReader
 from fedcohort.storage.snapshots import Snapshots
 from fedcohort.types import Array, Arrays, Cohort, Probed, RoundResult
 
@@ -130,7 +132,7 @@ class Recovery:
         if "ask" not in meta:
             rule = "an earlier version wrote it, with less in it than is needed to continue"
             raise VersionMismatch("snapshot", rule, "remove the snapshots to start from the beginning")
-        self._check(session, meta)
+        self._check(session, arrays, meta)
         session.load_state_dict(part(arrays, SESSION))
         ask_again(session, part(arrays, ASK), meta["ask"], part(arrays, PROFILE) if profiles is None else profiles)
         result = result_from(session.index, part(arrays, RESULT), meta["score"], None)
@@ -149,24 +151,24 @@ class Recovery:
         if journal is None or not journal.just_cut or newest is None:
             return newest[1:] if newest else None
         for index, arrays, meta in self.checkpoints.newest():
-            if _held(journal, meta):
+            if held(journal, arrays, meta):
                 self.checkpoints.set_aside(index)
                 return arrays, meta
         if repeatable:
             self.checkpoints.set_aside(-1)
             return None
         _, arrays, meta = newest
-        journal.append("state", -1, {k: v for k, v in arrays.items() if k.startswith(SESSION)}, {})
-        return arrays, {k: v for k, v in meta.items() if k != "journal"}
+        journal.append("state", -1, _before(arrays), {})
+        return arrays, meta
 
-    def _check(self, session: Session, meta: Mapping[str, Any]) -> None:
+    def _check(self, session: Session, arrays: Arrays, meta: Mapping[str, Any]) -> None:
         for key, value in self.identity.items():
             if meta.get(key) != value:
                 raise StateMismatch(
                     "snapshot", f"it was made with another {key}", "resume with the same data, settings and seed"
                 )
         journal = session.journal
-        if journal is not None and not _held(journal, meta):
+        if journal is not None and not held(journal, arrays, meta):
             raise JournalDamaged(
                 f"journal {journal.path}",
                 "it lacks records that were there when the snapshot was made",
@@ -174,9 +176,17 @@ class Recovery:
             )
 
 
-def _held(journal: Journal, meta: Mapping[str, Any]) -> bool:
-    """Whether the journal still has what it had when this checkpoint was made."""
-    return "journal" not in meta or journal.holds(int(meta["journal"][0]), bytes.fromhex(meta["journal"][1]))
+def held(journal: JournalReader, arrays: Arrays, meta: Mapping[str, Any]) -> bool:
+    """Whether the journal still has what it had when this checkpoint was made, or goes on from its session's state."""
+    if "journal" not in meta or journal.holds(int(meta["journal"][0]), bytes.fromhex(meta["journal"][1])):
+        return True
+    state = pack(_before(arrays), {})
+    return any(record.body == state for record in journal.records("state"))
+
+
+def _before(arrays: Arrays) -> Arrays:
+    """The session as it was before the round of a checkpoint."""
+    return {name: column for name, column in arrays.items() if name.startswith(SESSION)}
 
 
 def _numbers(reasons: Mapping[str, str]) -> dict[int, str]:
