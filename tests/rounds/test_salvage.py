@@ -159,6 +159,33 @@ def test_a_deployment_that_lost_its_old_records_goes_on_twice(tmp_path, monkeypa
     assert len(verify(tmp_path).cuts) == 1
 
 
+@pytest.mark.parametrize("place", [0.01, 0.3, 0.6])
+def test_a_bit_that_flips_in_the_wal_after_a_kill_ends_no_deployment(tmp_path, monkeypatch, place):
+    """SQLite leaves out everything behind it, without a word; the checkpoints know that it was there."""
+    run, killed = OnFlower(tmp_path / "run", "oort", 0), tmp_path / "killed"
+    replies = run.engine.backend.replies
+
+    def copied(*args):
+        if run.engine.session.index == 4 and not killed.exists():
+            shutil.copytree(tmp_path / "run", killed, ignore=shutil.ignore_patterns("*-shm"))
+        return replies(*args)
+
+    monkeypatch.setattr(run.engine.backend, "replies", copied)
+    run.run()
+    wal = killed / "journal.db-wal"
+    data = bytearray(wal.read_bytes())
+    data[int(len(data) * place)] ^= 1
+    wal.write_bytes(data)
+    again = OnFlower(killed, "oort", 0)
+    again.run()
+    assert len(again.engine.history.rows) >= 2
+    assert records(killed)[1][-1][0] == ROUNDS - 1
+    (cut,) = verify(killed).cuts
+    assert "the checkpoint of round 4 knows of records that are gone" in cut
+    assert (killed / "journal.damaged-1.db-wal").read_bytes() == data
+    np.testing.assert_array_equal(again.model(), run.model())
+
+
 def test_a_finished_run_of_the_command_line_is_mended_and_verified(tmp_path):
     config = RunConfig(task="quadratic", world="mixed-v1(clients=20)", rounds=4, cohort_size=3)
     folder = tmp_path / "run"

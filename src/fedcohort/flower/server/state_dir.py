@@ -25,7 +25,7 @@ from fedcohort import __version__
 from fedcohort.core.columns import as_bytes, from_bytes
 from fedcohort.core.pack import pack
 from fedcohort.errors import StateMismatch
-from fedcohort.rounds.recovery import Recovery
+from fedcohort.rounds.recovery import Recovery, held
 from fedcohort.signals import MODEL_SIZED
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.journal_reader import JournalReader
@@ -123,11 +123,16 @@ class StateDir:
 def _lost(folder: StateFolder, journal: JournalReader) -> tuple[int, str] | None:
     """The first record after the newest checkpoint that can be read, where rounds were closed since; and why.
 
-    The model after these rounds is gone, and they cannot be repeated: they are done anew.
+    The model after these rounds is gone, and they cannot be repeated: they are done anew. The other way round, where
+    the checkpoint knows of records that are gone (SQLite leaves out what it cannot read in a WAL): where they began.
     """
     closed = max((record.round for record in journal.records(kind="tell")), default=-1) + 1
     newest = Snapshots(folder.snapshots).latest()
-    if closed <= (newest[0] if newest else 0):
+    if newest is not None and closed <= newest[0]:
+        if journal.just_cut or held(journal, *newest[1:]):
+            return None
+        return _open_ask(journal, newest[0] - 1), f"the checkpoint of round {newest[0]} knows of records that are gone"
+    if closed == 0:
         return None
     if newest is None:
         raise StateMismatch(
@@ -135,8 +140,14 @@ def _lost(folder: StateFolder, journal: JournalReader) -> tuple[int, str] | None
             f"{closed} rounds are done and no checkpoint can be read",
             "restore a backup, or use another state_dir",
         )
-    first = next(record.seq for record in journal.records(kind="ask") if record.round == newest[0])
-    return first, f"the checkpoint of round {closed} cannot be read, and rounds from {newest[0] + 1} on are done again"
+    return _open_ask(
+        journal, newest[0]
+    ), f"the checkpoint of round {closed} cannot be read, and rounds from {newest[0] + 1} on are done again"
+
+
+def _open_ask(journal: JournalReader, index: int) -> int:
+    """Number of the first record that asks in round `index` or later; how many records there are where none does."""
+    return next((r.seq for r in journal.records(kind="ask") if r.round >= index), journal.length)
 
 
 def _check_unused(folder: StateFolder) -> None:
