@@ -179,6 +179,59 @@ def test_a_place_is_given_away_while_updates_wait():
     assert "abandoned" not in history.rows[0]
 
 
+class Probing(Lowest):
+    """Sends out 0 to 3, then 1 and 2, and probes before the third step."""
+
+    needs = frozenset({"train_loss", "probe_loss"})
+    wanted = ((0, 1, 2, 3), (1, 2), (2,), (1,))
+
+    def probe(self, rnd, rng):
+        return rnd.available[:2] if rnd.index == 2 else rnd.available[:0]
+
+    def select(self, rnd, rng):
+        return Cohort(np.intersect1d(self.wanted[rnd.index], rnd.available))
+
+
+class SlowToProbe(Timed):
+    """A probe takes ten seconds; how long a client trains depends on the step."""
+
+    table = ({0: 20.0, 1: 3.0, 2: 3.5, 3: 5.0}, {1: 9.0, 2: 2.0}, {2: 8.0}, {1: 7.0})
+
+    def seconds(self, index, clients, work):
+        probes = work.passes.size and work.passes[0] < 1
+        return np.array([10.0 if probes else self.table[index][int(c)] for c in clients])
+
+    def dropped(self, index, clients, *, probe=False):
+        return np.zeros(clients.size, np.bool_)
+
+
+def test_a_reply_that_comes_during_a_probe_is_in_time_and_counted_once():
+    """Client 1 leaves at 3.5 and replies at 12.5. The probe ends at 15.5, when 0 and 1 have had their ten seconds."""
+    base = build(RunConfig(task="digits-softmax", world="iid-v1(clients=4)", rounds=1, cohort_size=1))
+    settings = RunSettings(rounds=4, cohort_size=4, buffer_size=2, deadline=10.0)
+    simulation = Simulation(Probing(), Watching(size=2), SlowToProbe(base.world), base.task, settings)
+    history = simulation.run()
+    seen = [
+        {c: (Outcome(o).name, s) for c, o, s in zip(r.clients.tolist(), r.outcome, r.duration.tolist(), strict=True)}
+        for r in simulation.session.selector.seen
+    ]
+    assert seen == [
+        {1: ("OK", 3.0), 2: ("OK", 3.5)},
+        {2: ("OK", 2.0), 3: ("OK", 5.0)},
+        {0: ("LATE", 10.0), 1: ("OK", 9.0), 2: ("OK", 8.0)},
+        {1: ("OK", 7.0)},
+    ]
+    assert history.clock.tolist() == [3.5, 5.5, 23.5, 30.5]
+    assert not sum(simulation.engine.refused.values())
+
+
+def test_nobody_is_under_way_who_was_given_up():
+    federation = timed(RunSettings(rounds=4, cohort_size=3, buffer_size=2)).federation
+    federation.flight = {"client": np.arange(3), "arrival": np.ones(3)}
+    federation.give_up(np.array([1]), timed_out=True)
+    assert federation.under_way().tolist() == [0, 2]
+
+
 def test_one_that_takes_longer_than_the_deadline_is_late():
     simulation = timed(RunSettings(rounds=4, cohort_size=3, buffer_size=2, deadline=4.5))
     simulation.run()

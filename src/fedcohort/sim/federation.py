@@ -201,6 +201,7 @@ class Federation:
     def give_up(self, late: Index, *, timed_out: bool) -> Fates:
         """Whom nobody waits for: who dropped out, and who would still have come before the deadline."""
         if self.settings.buffer_size:
+            self._take_off(np.isin(self.under_way(), late))
             return Fates({int(c): self._doomed.pop(int(c)) for c in late if int(c) in self._doomed})
         sent = self._sent
         if sent is None or not late.size:
@@ -307,8 +308,9 @@ class Federation:
 
     def _landing(self, until: float, enough: int) -> Arrivals:
         """Asynchronous: those that arrive next, at most until `enough` replies are here or one client has failed."""
+        until = max(until, self.clock)  # what came while clients were probed is here before anybody is late
         if not self.flight:
-            self.clock = max(self.clock, until)
+            self.clock = until
             return Arrivals.nothing(timed_out=True)
         arrival, good = self.flight["arrival"], self.flight["outcome"] == Outcome.OK
         coming = np.sort(arrival[good])
@@ -316,9 +318,7 @@ class Federation:
         several = min(enough, max(coming.size - enough + 1, 1))
         end = min(coming[several - 1] if coming.size else math.inf, arrival[~good].min(initial=math.inf))
         self.clock = max(self.clock, min(float(end), until))
-        here = arrival <= min(end, until)
-        landed = {k: v[here] for k, v in self.flight.items()}
-        self.flight = {k: v[~here] for k, v in self.flight.items()} if not here.all() else {}
+        landed = self._take_off(arrival <= min(end, until))
         ok = np.flatnonzero(landed["outcome"] == Outcome.OK)
         updates, columns = replies_from({k: v[ok] for k, v in landed.items()})
         reasons = {int(c): self._doomed.pop(int(c)) for c in landed["client"] if int(c) in self._doomed}
@@ -326,6 +326,12 @@ class Federation:
         return Arrivals(
             landed["client"], landed["outcome"], landed["seconds"], updates, columns, reasons, elapsed, end > until
         )
+
+    def _take_off(self, here: Mask) -> Arrays:
+        """Asynchronous: these rows of those that are on their way, which they are not any more."""
+        taken = {k: v[here] for k, v in self.flight.items()}
+        self.flight = {k: v[~here] for k, v in self.flight.items()} if not here.all() else {}
+        return taken
 
     def _signal_bytes(self, names: frozenset[str], model: Model) -> float:
         """Bytes of these signals per client."""
