@@ -13,6 +13,7 @@ from fedcohort.core.columns import as_bytes
 from fedcohort.errors import BadParameter, StateMismatch
 from fedcohort.flower import CohortStrategy, wire
 from fedcohort.flower.server.aggregator import StrategyAggregator
+from fedcohort.flower.server.flower_backend import FlowerBackend
 from fedcohort.flower.server.recorded_run import replay_folder
 from fedcohort.methods import FedPdp
 from fedcohort.rounds.validation import Limits
@@ -123,6 +124,53 @@ def test_asynchronous_and_other_runs_are_told_apart(tmp_path):
     trained(tmp_path / "s")
     with pytest.raises(StateMismatch, match="it holds no asynchronous run, this one is"):
         trained(tmp_path / "s", buffer_size=2)
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_in(index, strategy, grid, rounds):
+    """Run until the replies of this round are awaited, and die."""
+    inner = FlowerBackend.replies
+
+    def dies(self, *args):
+        if self.index == index:
+            raise Killed
+        return inner(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(FlowerBackend, "replies", dies)
+        start(strategy, grid, rounds=rounds)
+
+
+class AtWork(FakeClient):
+    """Answers who it is when it is done with what the dead process had sent."""
+
+    until = 0.0
+
+    def delay(self, message):
+        return self.until if message.metadata.message_type == wire.REGISTER else super().delay(message)
+
+
+@pytest.mark.parametrize(("until", "came"), [(15.0, 6), (200.0, 1)])
+def test_an_open_round_waits_for_the_cohort_that_it_asks_again(tmp_path, until, came):
+    """One of six answers at once, which is enough to begin; the others get `wait` or one deadline."""
+
+    def run(wait):
+        clients = [AtWork(str(i)) for i in range(6)]
+        for client in clients[1:]:
+            client.until = wait
+        grid = FakeGrid(clients)
+        keys = {"cohort_size": 6, "deadline": 120.0, "poll": 0.5, "state_dir": tmp_path}
+        return make(grid, **keys), grid
+
+    killed_in(1, *run(0.0), 3)
+    strategy, grid = run(until)
+    start(strategy, grid, rounds=2)
+    assert [(row["asked"], row["ok"]) for row in strategy.history] == [(6, 6), (6, came)]
+    (again,) = StateFolder(tmp_path).reader().records("again")
+    assert again.unpack()[1]["connected"] == came
 
 
 class Mute(FakeClient):

@@ -154,11 +154,12 @@ class FlowerBackend:
         """Write the messages and send them."""
         if work.index == 0 and _NOT_HERE & set(work.cohort.directives):
             log.warning("this selector directs upload dropping, which is not done here: clients upload all")
+        slots, node = np.sort(work.cohort.clients).tolist(), self.clients.node
         if work.again:
+            self.here.wait_for(slots, self.arrays)
             self.memory.write("again", work.index, {}, {"connected": len(self.clients.node)})
             log.info("round %d was left open: its cohort is asked again", work.index + 1)
         self.sync(work.model)
-        slots, node = np.sort(work.cohort.clients).tolist(), self.clients.node
         nodes = {slot: node[slot] for slot in slots if slot in node}
         self._failed += [(slot, "not-connected") for slot in slots if slot not in node]
         out = Outgoing(work, self.arrays, nodes, self.train_config, self.driver.grid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -93,6 +93,15 @@ class Attendance:
             if s.clock() >= until:
                 return
             s.sleep(min(s.poll, max(until - s.clock(), 0.0)))
+
+    def wait_for(self, slots: Sequence[int], arrays: ArrayRecord) -> None:
+        """Wait for these clients of an earlier process to say who they are, at most `wait` or one deadline."""
+        s = self.settings
+        until = s.clock() + min(s.wait, s.deadline)
+        while not self.clients.node.keys() >= set(slots) and s.clock() < until:
+            s.sleep(min(s.poll, max(until - s.clock(), 0.0)))
+            self.clients.refresh(s.ttl, arrays)
+            self.sweep()
 
     def registered(self, arrival: Arrival) -> None:
         """A reply that the open phase does not wait for: for the open round, a registration, or a late one."""
