@@ -139,9 +139,10 @@ def killed_in(index, strategy, grid, rounds):
             raise Killed
         return inner(self, *args)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FlowerBackend, "replies", dies)
-        start(strategy, grid, rounds=rounds)
+        with pytest.raises(Killed):
+            start(strategy, grid, rounds=rounds)
 
 
 class AtWork(FakeClient):

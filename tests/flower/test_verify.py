@@ -7,15 +7,17 @@ import sqlite3
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from tests.flower.grid import FakeClient, FakeGrid, start, timing
+from tests.flower.test_state_folder import killed_in
 from typer.testing import CliRunner
 
 from fedcohort.cli.main import app
 from fedcohort.core.pack import pack, unpack
 from fedcohort.errors import JournalDamaged, StoreError
 from fedcohort.experiment.verification import verify
-from fedcohort.flower import CohortStrategy
+from fedcohort.flower import CohortStrategy, wire
 from fedcohort.flower.server.recorded_run import replay_folder as replay
 from fedcohort.registry.lookup import make_selector
 from fedcohort.storage.journal import GENESIS, chain
@@ -55,6 +57,32 @@ def test_a_selector_of_whole_updates_passes_where_they_were_kept_and_only_there(
     assert verify(made(tmp_path / "kept", "hetero-select", keep_updates=True)).rounds == 6
     with pytest.raises(StoreError, match="keep_updates=True"):
         verify(made(tmp_path / "not", "hetero-select"))
+
+
+class ToldOf(FakeClient):
+    """Answers a probe with weights of its own."""
+
+    def reply(self, message):
+        if message.metadata.message_type != wire.PROBE:
+            return super().reply(message)
+        weights = np.arange(8, dtype=np.float32) + len(self.name)
+        return RecordDict({wire.VECTORS: ArrayRecord({"probe_weights": Array(weights)})})
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_a_run_that_died_in_a_probed_round_passes_too(tmp_path, index):
+    """The answers to the probe are those of the process that died; they are kept with the round."""
+
+    def run():
+        provides = ["probe_weights", "samples", "train_loss"]
+        grid = FakeGrid([ToldOf("c" * (i + 1), provides=provides) for i in range(6)])
+        settings = {"cohort_size": 2, "deadline": 5.0, "state_dir": tmp_path, "keep_updates": True, **timing(grid)}
+        settings["evaluate_fn"] = lambda server_round, arrays: MetricRecord({"accuracy": 0.1 * server_round})
+        return CohortStrategy(FedAvg(fraction_evaluate=0.0), selector="favor", **settings), grid
+
+    killed_in(index, *run(), 4)
+    start(*run(), rounds=4)
+    assert verify(tmp_path).rounds == 4
 
 
 def test_an_altered_update_is_found_by_its_digest(tmp_path):

@@ -159,13 +159,13 @@ class RoundEngine:
             duration=landed.seconds,
             signals=Signals(landed.signals),
             score=score,
+            probed=self.session.asked.probed if self.session.asked else None,
             model=self.model.params if "model" in self._needs else None,
         )
         row = self._row(rnd, result, measured, info)
         reasons = {client: shown(why) for client, why in landed.reasons.items()}
         closing = Closing(result, row, reasons, self.out.reasons)
-        repeatable = self.backend.repeatable
-        self.recovery.save(self.session, self.state_dict, closing, repeatable=repeatable, last=last)
+        self.recovery.save(self.session, self.state_dict, closing, repeatable=self.backend.repeatable, last=last)
         return self._tell(closing)  # the journal is told when the end of the round is durable
 
     def resume(self) -> int:

@@ -87,7 +87,6 @@ class FlowerBackend:
         self._given_up: dict[int, Sent] = {}  # slot -> a message whose fate is not known yet
         self._back: set[int] = set()  # slots whose reply came after all, since fates were last asked for
         self._elapsed, self._started = 0.0, self.began
-        self._probed: Probed | None = None
         self._score = RoundScore(settings.score)
         self.hearers: list[Callable[[RoundResult], None]] = []  # told of every round that is in the journal
 
@@ -125,7 +124,7 @@ class FlowerBackend:
 
     def available(self, index: int) -> Index:
         """Who can be asked; where nobody is there and nobody is out, wait at most one deadline."""
-        self.index, self._probed = index, None
+        self.index = index
         self.here.assemble(self.arrays, wait=not self._open)
         self.note_clients()
         return self.clients.available()
@@ -140,8 +139,7 @@ class FlowerBackend:
     def probe(self, index: int, model: Model, clients: Index, names: frozenset[str]) -> Probed:
         """Ask clients about the current model."""
         self.sync(model)
-        self._probed = self.questions.probe(index, self.arrays, self.train_config, clients, names)
-        return self._probed
+        return self.questions.probe(index, self.arrays, self.train_config, clients, names)
 
     def plan(self, index: int, cohort: Cohort) -> Plan:
         """How clients train, as far as the train config says."""
@@ -295,7 +293,7 @@ class FlowerBackend:
         self._back |= set(self.here.late)
         self.validator.remember(self.replied[int(c)] for c in np.sort(result.clients[result.replied]))
         if self.settings.keep_updates and self.selector.needs & catalogue.MODEL_SIZED:
-            self.memory.keep_vectors(result, self._probed)
+            self.memory.keep_vectors(result)
         return {
             "seconds": self._elapsed,
             "close_lag": time.time() - made[self.settings.closes_at - 1] if full else math.nan,

@@ -31,7 +31,7 @@ from fedcohort.storage.journal import Journal
 from fedcohort.storage.journal_reader import JournalReader
 from fedcohort.storage.run_folder import StateFolder
 from fedcohort.storage.snapshots import Snapshots, write_durably
-from fedcohort.types import Arrays, Probed, RoundResult
+from fedcohort.types import Arrays, RoundResult
 
 ASYNCHRONOUS, ARRAYS, METHOD = "asynchronous", "arrays", "method"  # keys of a journal's header
 
@@ -99,14 +99,14 @@ class StateDir:
         told = from_bytes(found[1]["clients"])
         return {"ids": told["ids"][known:], "profiles": told["profiles"][known:], "refused": {}}
 
-    def keep_vectors(self, result: RoundResult, probed: Probed | None) -> None:
+    def keep_vectors(self, result: RoundResult) -> None:
         """Keep the model-sized things that the selector reads in this round, in ascending client order."""
         if self.folder is None:
             return
         order = np.argsort(result.clients, kind="stable")
         arrays = {f"signal.{k}": v[order] for k, v in result.signals.columns().items() if k in MODEL_SIZED}
-        if probed is not None:
-            arrays.update({f"probe.{k}": v for k, v in probed.signals.columns().items() if k in MODEL_SIZED})
+        if result.probed is not None:
+            arrays.update({f"probe.{k}": v for k, v in result.probed.signals.columns().items() if k in MODEL_SIZED})
         if result.model is not None:
             arrays["model"] = result.model
         path = self.folder.vectors(result.index)
