@@ -13,10 +13,12 @@ from tests.flower.grid import FakeClient, FakeGrid, as_record, timing
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.runs import build
 from fedcohort.flower import CohortStrategy, wire
+from fedcohort.selectors.uniform import Uniform
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.journal_reader import JournalReader
 from fedcohort.storage.run_folder import RunFolder
 from fedcohort.storage.snapshots import Snapshots
+from fedcohort.types import Cohort
 
 ROUNDS, AT = 6, 3  # the process dies in round AT
 PLACES = ("ask", "dispatch", "replies", "aggregate", "evaluate", "checkpoint", "tell", "observe", "told")
@@ -196,6 +198,36 @@ def test_an_asynchronous_deployment_asks_whoever_was_out_again(tmp_path, monkeyp
     told = [c for _, clients in tells for c in clients]
     still_out = again.engine.session.out.tolist()
     assert sorted(asked) == sorted(told + still_out)  # nobody lost, nobody told twice
+
+
+class Directing(Uniform):
+    """Tells every client its own amount of work, and once in a while how often it was drawn."""
+
+    def select(self, rnd, rng):
+        clients = super().select(rnd, rng).clients
+        directives = {"work": 2.0 + clients} | ({"multiplicity": np.full(clients.size, 2)} if rnd.index == 2 else {})
+        return Cohort(clients, directives, inclusion=(1.0 + clients) / 10)
+
+
+def test_whoever_is_asked_again_gets_the_directives_of_its_own_ask(tmp_path, monkeypatch):
+    """Two are out since round 2, two were asked in round 3, where the process died."""
+    cut = OnFlower(tmp_path, Directing(), 2)
+    dying(monkeypatch, cut, "replies")
+    with pytest.raises(Crash):
+        cut.run()
+    monkeypatch.undo()
+    again = OnFlower(tmp_path, Directing(), 2)
+    again.engine.open()
+    rows = again.engine.out.rows
+    np.testing.assert_array_equal(rows["inclusion"], (1.0 + rows["client"]) / 10)
+    asked = dict(records(tmp_path)[0])
+    twice = np.isin(rows["client"], asked[2]) & ~np.isin(rows["client"], asked[3])
+    np.testing.assert_array_equal(rows["multiplicity"], np.where(twice, 2, 1))
+    assert twice.any()
+    told = {c: m.content[wire.REQUEST] for c in again.clients for m in c.seen if m.metadata.message_type == "train"}
+    assert len(told) == 4
+    assert all(request["directive.work"] == 2.0 + int(client.name) for client, request in told.items())
+    again.strategy._backend.memory.close()
 
 
 def test_nothing_is_kept_without_files():

@@ -44,7 +44,7 @@ from fedcohort.rounds.history import History, read_history
 from fedcohort.rounds.outstanding import Landed, Outstanding, with_extras
 from fedcohort.rounds.over_selection import BackOff, OverSelection
 from fedcohort.rounds.policy import RoundPolicy
-from fedcohort.rounds.recovery import Closing, Recovery
+from fedcohort.rounds.recovery import Closing, Recovery, asked_again
 from fedcohort.rounds.session import Session
 from fedcohort.rounds.usage import Usage
 from fedcohort.rounds.validation import Limits
@@ -112,7 +112,7 @@ class RoundEngine:
         probed = Counter[str]()
         cohort = self._ask(probed)
         left = self._asked_before(cohort)
-        whole = cohort if not left.size else Cohort(np.concatenate([left, cohort.clients]))
+        whole = asked_again(np.concatenate([left, cohort.clients]), self.session.journal) if left.size else cohort
         plan, measured = self._prepared(index, whole)
         self._send(Dispatch(index, self.model, whole, plan, self._needs, again=self._again or left.size > 0))
         self.open_round = OpenRound(

@@ -26,12 +26,14 @@ from fedcohort.core.pack import pack
 from fedcohort.errors import JournalDamaged, StateMismatch, VersionMismatch
 from fedcohort.rounds.replay import SESSION, ask_again, ask_columns, result_columns, result_from
 from fedcohort.rounds.session import Session
+from fedcohort.selectors.wrappers.base import NEUTRAL
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.journal_reader import JournalReader
 from fedcohort.storage.snapshots import Snapshots
-from fedcohort.types import Array, Arrays, Cohort, Probed, RoundResult
+from fedcohort.types import Array, Arrays, Cohort, Index, Probed, RoundResult
 
 ASK, RESULT, PROFILE, PROBE = "ask.", "result.", "profile.", "probe."
+DIRECTIVE, INCLUSION = "directive.", "inclusion"  # columns of an ask record
 
 
 @dataclass(slots=True)
@@ -174,6 +176,22 @@ class Recovery:
                 "it lacks records that were there when the snapshot was made",
                 "restore it from a copy, or remove the snapshots to start from the beginning",
             )
+
+
+def asked_again(clients: Index, journal: JournalReader | None) -> Cohort:
+    """Clients of several asks as one cohort, each with what the selector directed when it was asked last."""
+    given: dict[int, dict[str, float]] = {int(client): {} for client in clients}
+    for record in journal.records("ask") if journal is not None else ():
+        arrays, _ = record.unpack()
+        columns = {n: c for n, c in arrays.items() if n == INCLUSION or n.startswith(DIRECTIVE)}
+        for row, client in enumerate(arrays["clients"].tolist()):
+            if client in given:
+                given[client] = {n: float(c[row]) for n, c in columns.items()}
+    table: Arrays = {}
+    for name in sorted({name for row in given.values() for name in row}):
+        usual = NEUTRAL.get(name.removeprefix(DIRECTIVE), np.nan)
+        table[name] = np.array([row.get(name, usual) for row in given.values()])
+    return Cohort(clients, part(table, DIRECTIVE), table.get(INCLUSION))
 
 
 def held(journal: JournalReader, arrays: Arrays, meta: Mapping[str, Any]) -> bool:
