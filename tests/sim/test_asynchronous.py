@@ -10,6 +10,7 @@ from fedcohort.errors import BadParameter, ContractError
 from fedcohort.experiment.config import RunConfig
 from fedcohort.experiment.runs import build, resume, run
 from fedcohort.experiment.verification import verify
+from fedcohort.methods._parts.local_solver import learning_rates
 from fedcohort.methods.fedbuff import FedBuff
 from fedcohort.registry import lookup as registry
 from fedcohort.report.run_detail import reasons
@@ -113,6 +114,26 @@ def test_old_updates_weigh_less():
     timed(RunSettings(rounds=3, cohort_size=3, buffer_size=2), method=Keeping(size=2)).run()
     delta, change = changes[2]
     np.testing.assert_allclose(change, (delta[0] + delta[1] / np.sqrt(3)) / 2, atol=1e-7)
+
+
+def test_a_method_is_told_the_rates_that_clients_trained_with():
+    """The timeline above with a rate that falls by half at every step: client 2 has that of step 0 in step 2."""
+    rates = []
+
+    class Rated(FedBuff):
+        def aggregate(self, model, updates, context):
+            rates.append((learning_rates(context.plan, updates, context) / rate).tolist())
+            return super().aggregate(model, updates, context)
+
+    simulation = timed(RunSettings(rounds=4, cohort_size=3, buffer_size=2, lr_decay=0.5), method=Rated(size=2))
+    rate = simulation.task.plan().lr
+    simulation.run()
+    assert rates == [[1.0, 1.0], [0.5, 0.5], [0.25, 1.0], [0.125, 0.25]]
+    rates.clear()
+    slow = timed(RunSettings(rounds=2, cohort_size=4, buffer_size=2, lr_decay=0.5), method=Rated(size=2))
+    slow.world.seconds = lambda index, clients, work: np.array([1.0, 1.0, 1.5, 1.5])[clients]
+    slow.run()
+    assert rates == [[1.0, 1.0], [1.0, 1.0]]  # all of step 0, in step 1
 
 
 def test_updates_are_made_from_the_model_that_was_sent():

@@ -332,8 +332,8 @@ class RoundEngine:
             return landed, {}, Fates()
         ages = (self.version - landed.version).astype(np.float64)
         landed = replace(landed, updates=with_extras(landed.updates, {STALENESS: ages}))
-        lr = landed.lr if np.unique(landed.lr).size > 1 else rnd.work.plan.lr
-        plan = replace(rnd.work.plan, lr=lr, correction=None)
+        rates = np.unique(landed.lr)  # with which these were sent out; one number where they are the same
+        plan = replace(rnd.work.plan, lr=landed.lr if rates.size > 1 else float(rates[0]), correction=None)
         before = self.model.params
         info = self._aggregate(rnd, landed, plan, enough=len(landed.updates) > 0)
         info.pop("abandoned", None)  # no update has come: there is no round to give up
