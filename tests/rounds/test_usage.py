@@ -149,3 +149,12 @@ def test_policies_are_checked():
     assert RoundPolicy(cohort_size=10, over_select=2.0, wait_for_slow=0.25).waits_for(20) == 13
     assert not RoundPolicy(over_select=2.0, wait_for_slow=1.0).closes_early
     assert RoundPolicy(over_select="adaptive").closes_early
+
+
+def test_a_deployment_that_grew_is_read_with_all_its_clients(tmp_path):
+    for count, rounds in ((3, 2), (8, 12)):
+        grid = FakeGrid([FakeClient(str(i)) for i in range(count)])
+        settings = {"cohort_size": 3, "deadline": 9.0, "state_dir": tmp_path, **timing(grid)}
+        start(CohortStrategy(FedAvg(fraction_evaluate=0.0), selector="uniform", **settings), grid, rounds=rounds)
+    history = read_history(JournalReader(tmp_path / "journal.db"))
+    assert (history.population, history.participation().size, history.participation().sum()) == (8, 8, 36)

@@ -130,14 +130,14 @@ class History:
 def read_history(journal: JournalReader, population: int | None = None, upto: int | None = None) -> History:
     """The rounds that a journal holds, or those before round `upto`; every record is checked against the chain.
 
-    Without `population` it is what the first cohort was chosen from.
+    Without `population` it is what the newest of these cohorts was chosen from.
     """
     history = History(population or 0)
     history.notes += journal.header.get("notes", [])
     history.names = client_names(journal)
     for record in journal.records():
         if record.kind == "ask" and population is None:
-            population = history.population = int(record.unpack()[1]["population"])
+            history.population = max(history.population, int(record.unpack()[1]["population"]))
         if record.kind == "close":
             meta = record.unpack()[1]
             history.ended = str(meta.get("ended", ""))
