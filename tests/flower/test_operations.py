@@ -230,6 +230,17 @@ def test_status_of_one_that_ended_one_that_was_stopped_and_one_that_nobody_answe
         read_status(tmp_path / "nowhere")
 
 
+def test_status_of_one_that_ended_and_was_started_again_with_somebody_new(tmp_path):
+    """The newest record is that of the new client; there was nothing left to do."""
+    for count in (4, 5):
+        grid = FakeGrid([FakeClient(str(i)) for i in range(count)])
+        start(make(grid, state_dir=tmp_path), grid, rounds=2)
+    assert [r.kind for r in RunFolder(tmp_path).reader().newest()][:2] == ["roster", "close"]
+    code, text = status(tmp_path)
+    assert code == 0
+    assert "state     finished" in text
+
+
 # -- versions of Flower ----------------------------------------------------------------------------------------------
 
 OLDEST, NEWEST = "1.41.0", "1.42.0"  # what `make compat` runs these tests with; pyproject allows flwr>=1.41,<2

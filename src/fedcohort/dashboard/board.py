@@ -25,6 +25,7 @@ from fedcohort.experiment.config import NO_EFFECT, RunConfig
 from fedcohort.experiment.store import Store, is_aside
 from fedcohort.looks import look
 from fedcohort.storage.disk import wal_of
+from fedcohort.storage.journal_reader import ended
 from fedcohort.storage.run_folder import SNAPSHOTS, RunFolder
 
 MOST_FOLDERS = 20_000
@@ -212,8 +213,7 @@ def _read(entry: BoardEntry, finished: bool) -> Plain:
     last = list(islice(journal.newest(), int(min(max(2 * every + 4, LAST), 400))))  # one of them has an accuracy
     tells = [r for r in last if r.kind == "tell"]
     rows = [m if isinstance(m := r.unpack()[1].get("metrics"), dict) else {} for r in tells]
-    closed = bool(last) and last[0].kind == "close"
-    state = "finished" if finished or closed else "running" if entry.seen[-1] else "unfinished"
+    state = "finished" if finished or ended(last) else "running" if entry.seen[-1] else "unfinished"
     return {
         "readable": True,
         "state": state,

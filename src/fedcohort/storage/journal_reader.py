@@ -315,6 +315,11 @@ def chain(previous: bytes, kind: str, index: int, body: bytes) -> bytes:
     return hashlib.sha256(previous + head + body).digest()
 
 
+def ended(newest: Iterable[Record]) -> bool:
+    """Whether the run was closed, by its newest records backwards: who came or was refused since changes nothing."""
+    return next((r.kind for r in newest if r.kind in ("ask", "tell", "close")), "") == "close"
+
+
 def damaged(path: Path, what: str) -> JournalDamaged:
     """The error of a journal that does not check out."""
     return JournalDamaged(

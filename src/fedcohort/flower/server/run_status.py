@@ -16,7 +16,7 @@ import numpy as np
 from fedcohort.core.columns import from_bytes
 from fedcohort.rounds.usage import Usage
 from fedcohort.storage.disk import wal_of
-from fedcohort.storage.journal_reader import Record
+from fedcohort.storage.journal_reader import Record, ended
 from fedcohort.storage.run_folder import StateFolder
 from fedcohort.storage.snapshots import Snapshots
 from fedcohort.types import Outcome
@@ -62,9 +62,8 @@ def read_status(folder: Path) -> RunStatus:
     files = StateFolder(folder)
     journal = files.reader()
     newest = list(islice(journal.newest(), LOOKED_AT))
-    closed = bool(newest) and newest[0].kind == "close"
     running = files.running
-    status = RunStatus("finished" if closed and not running else "running" if running else "stopped")
+    status = RunStatus("finished" if ended(newest) and not running else "running" if running else "stopped")
     names = _Names(files)
     status.clients = len(names.ids)
     _fill(status, newest, names)
