@@ -11,8 +11,10 @@ from tests.flower.grid import FakeClient, FakeGrid, arrays_of, start, timing
 
 from fedcohort.core.columns import as_bytes
 from fedcohort.errors import BadParameter, StateMismatch
+from fedcohort.experiment.verification import verify
 from fedcohort.flower import CohortStrategy, wire
 from fedcohort.flower.server.aggregator import StrategyAggregator
+from fedcohort.flower.server import state_dir
 from fedcohort.flower.server.flower_backend import FlowerBackend
 from fedcohort.flower.server.recorded_run import replay_folder
 from fedcohort.methods import FedPdp
@@ -172,6 +174,29 @@ def test_an_open_round_waits_for_the_cohort_that_it_asks_again(tmp_path, until, 
     assert [(row["asked"], row["ok"]) for row in strategy.history] == [(6, 6), (6, came)]
     (again,) = StateFolder(tmp_path).reader().records("again")
     assert again.unpack()[1]["connected"] == came
+
+
+def test_many_that_register_at_once_are_several_records(tmp_path, monkeypatch):
+    """A pack holds 16 MiB of texts: 4,500 clients with a histogram of 200 labels have more."""
+    monkeypatch.setattr(state_dir, "LONGEST", 60)
+
+    def run(rounds):
+        clients = [FakeClient(f"c{i}", provides=["samples", "utility"], samples=10 + i, utility=1.0) for i in range(9)]
+        clients += [FakeClient(f"refused-{i}") for i in range(3)]
+        grid = FakeGrid(clients)
+        strategy = make(grid, selector="oort", state_dir=tmp_path)
+        start(strategy, grid, rounds=rounds)
+        return strategy._backend.clients
+
+    run(2)
+    found = [r.unpack()[1] for r in StateFolder(tmp_path).reader().records("roster")]
+    assert [name for meta in found for name in meta["ids"]] == [f"c{i}" for i in range(9)]
+    assert sorted(name for meta in found for name in meta["refused"]) == [f"refused-{i}" for i in range(3)]
+    assert len(found) >= 6
+    again = run(4)
+    assert again.roster.ids == tuple(f"c{i}" for i in range(9))
+    assert [profile["samples"] for profile in again.profile] == list(range(10, 19))
+    assert verify(tmp_path).rounds == 4
 
 
 class Mute(FakeClient):

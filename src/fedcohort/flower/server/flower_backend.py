@@ -324,7 +324,7 @@ class FlowerBackend:
         """Put clients that registered since into the journal."""
         found = self.clients.news_record()
         if found is not None:
-            self.memory.write("roster", self.index, *found)
+            self.memory.write_roster(self.index, found[1])
             if found[1]["ids"]:
                 self.memory.keep_roster(self.clients.roster.ids, self.clients.profile)
 
@@ -335,7 +335,7 @@ class FlowerBackend:
         lost = self.memory.kept_roster(len(self.clients.roster))
         if lost is not None:
             self.clients.load(lost)
-            self.memory.write("roster", self.index, {}, lost)
+            self.memory.write_roster(self.index, lost)
 
     def state_dict(self) -> Arrays:
         """The clock, measured latencies, and what was learned of replies; the model where flat floats lose digits."""

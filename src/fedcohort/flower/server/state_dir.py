@@ -14,7 +14,8 @@ A process that ends anywhere is followed by one that carries on with the same ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from fedcohort.storage.snapshots import Snapshots, write_durably
 from fedcohort.types import Arrays, RoundResult
 
 ASYNCHRONOUS, ARRAYS, METHOD = "asynchronous", "arrays", "method"  # keys of a journal's header
+LONGEST = 2**23  # bytes of texts in one roster record; a pack takes up to 2**24
 
 
 class StateDir:
@@ -81,6 +83,11 @@ class StateDir:
         if self.journal is not None:
             self.journal.append(kind, index, arrays, meta)
 
+    def write_roster(self, index: int, meta: Mapping[str, Any]) -> None:
+        """Clients that registered or were refused: one record, or several where many came at once."""
+        for part in _parts(meta):
+            self.write("roster", index, {}, part)
+
     def records(self, kind: str) -> list[tuple[int, Arrays, dict[str, Any]]]:
         """(round, arrays, meta) of all records of a kind."""
         return [] if self.journal is None else [(r.round, *r.unpack()) for r in self.journal.records(kind)]
@@ -118,6 +125,24 @@ class StateDir:
         if self.journal is not None:
             self.journal.close()
             self.journal = None
+
+
+def _parts(meta: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A roster record as records whose texts are short enough for a pack."""
+    part: dict[str, Any] = {"ids": [], "profiles": [], "refused": {}}
+    rows, size = [*zip(meta["ids"], meta["profiles"], strict=True)], 0
+    for name, told in (*rows, *meta["refused"].items()):
+        length = len(json.dumps([name, told]))
+        if size and size + length > LONGEST:
+            yield part
+            part, size = {"ids": [], "profiles": [], "refused": {}}, 0
+        if isinstance(told, str):
+            part["refused"][name] = told
+        else:
+            part["ids"].append(name)
+            part["profiles"].append(told)
+        size += length
+    yield part
 
 
 def _lost(folder: StateFolder, journal: JournalReader) -> tuple[int, str] | None:
