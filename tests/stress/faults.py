@@ -214,7 +214,7 @@ class ScriptedWorld(World):
     def seconds(self, index, clients, work):
         return np.array([FATES[self.script.fate(index, int(c))] + 0.1 * c for c in clients])
 
-    def dropped(self, index, clients):
+    def dropped(self, index, clients, *, probe=False):
         return self._are(index, clients, "lost")
 
     def broken(self, index, clients):

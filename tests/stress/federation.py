@@ -33,12 +33,15 @@ class World:
     def seconds(self, index, clients, work):
         return 1.0 + clients / self.population
 
-    def dropped(self, index, clients):
+    def dropped(self, index, clients, *, probe=False):
         return np.zeros(clients.size, np.bool_)
 
     def broken(self, index, clients):
         """Whose training fails."""
         return np.zeros(clients.size, np.bool_)
+
+    def boasted(self, clients, answers):
+        return answers
 
     def tamper(self, index, updates, signals):
         return updates, signals

@@ -45,7 +45,7 @@ def on_simulator(seconds, **policy):
         def seconds(self, index, clients, work):
             return np.array([99.0 if seconds[c] is None else seconds[c] for c in clients])
 
-        def dropped(self, index, clients):
+        def dropped(self, index, clients, *, probe=False):
             return np.array([seconds[c] is None for c in clients])
 
         def broken(self, index, clients):

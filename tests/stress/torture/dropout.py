@@ -45,7 +45,7 @@ class Dropping(World):
     def _draw(self, index, what):
         return np.random.default_rng((self.seed, what, index))
 
-    def dropped(self, index, clients):
+    def dropped(self, index, clients, *, probe=False):
         return (self._draw(index, 0).random(self.population) < self.rate(index))[clients]
 
     def seconds(self, index, clients, work):
