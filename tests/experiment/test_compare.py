@@ -157,7 +157,9 @@ def test_words():
 
 
 def test_several_comparisons_are_corrected():
-    """Six seeds all ahead give p = 1/32; beside two others that is 3/32 after Holm, and not called better."""
+    """Six seeds all ahead give p = 1/32; beside two others that is 3/32 after Holm: so few can never decide.
+
+    Eight with one small step back give p = 4/256: decided alone, and 16/256 as one of four."""
     base = [0.5] * 6
     up = [0.6 + 0.01 * i for i in range(6)]
     alone = compare_records(ends({"uniform": base, "oort": up}), metric("final"))
@@ -165,7 +167,24 @@ def test_several_comparisons_are_corrected():
     values = {"uniform": base, "oort": up, "afl": [0.4, 0.6] * 3, "flash": [0.6, 0.4] * 3}
     three = compare_records(ends(values), metric("final"))
     assert row(three, "oort").adjusted == pytest.approx(3 / 32)
-    assert "after correction" in row(three, "oort").verdict
+    said = "undecided: better in 6 of 6 seeds, and a verdict needs at least 7 for 3 comparisons"
+    assert row(three, "oort").verdict == said
+    values = {"uniform": [0.5] * 8, "oort": [0.499, *(0.6 + 0.01 * i for i in range(7))]}
+    values |= {name: [0.4, 0.6] * 4 for name in ("afl", "flash", "tifl")}
+    four = compare_records(ends(values), metric("final"))
+    assert row(four, "oort").adjusted == pytest.approx(4 * 4 / 256)
+    assert row(four, "oort").verdict.startswith("better taken alone, inside the noise after correction")
+
+
+def test_few_seeds_decide_where_the_others_of_the_setting_have_more():
+    """Holm: the smallest p is multiplied by two, the larger one, 1/32 of six seeds, by one."""
+    values = {
+        "uniform": [0.5] * 12,
+        "afl": [0.6 + 0.01 * i for i in range(12)],
+        "oort": [0.6 + 0.01 * i for i in range(6)],
+    }
+    found = compare_records(ends(values), metric("final"))
+    assert (row(found, "oort").adjusted, row(found, "oort").verdict) == (pytest.approx(1 / 32), "better")
 
 
 def test_never_is_worse_than_any_number_and_in_no_mean():

@@ -20,8 +20,8 @@ from fedcohort.experiment.store import ROOT, Store, put_aside
 Listed = list[str] | None
 EXPLANATION = """Nothing to run yet: say what is to be varied. Each of these is complete:
 
-    fedcohort sweep --selectors "uniform, oort" --seeds 6
-    fedcohort sweep selectors=[uniform,oort] seeds=6 cohort_size=[5,10] deadline=[60,300]
+    fedcohort sweep --selectors "uniform, oort" --seeds 8
+    fedcohort sweep selectors=[uniform,oort] seeds=8 cohort_size=[5,10] deadline=[60,300]
     fedcohort sweep selector=oort selector.explore=[0.1,0.5] world.clients=[20,50] rounds=40
     fedcohort sweep noise.toml --set rounds=40
 

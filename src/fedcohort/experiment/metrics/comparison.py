@@ -29,7 +29,6 @@ from fedcohort.experiment.store import ROOT, Store, find
 from fedcohort.experiment.sweep import from_mapping, read_file
 from fedcohort.storage.run_folder import RunFolder
 
-ALPHA = 0.05
 BY = ("selector", "method")
 Values = dict[int, float | None]  # seed -> value; None: not reached
 WORST = " (not reached counts as worst)"  # behind the verdict where it matters
@@ -207,25 +206,27 @@ def compare_records(
     return Comparison(chosen.name, chosen.about, chosen.better, by, base, tuple(settings), ranks, said)
 
 
-def verdict(row: Row, better: int) -> str:
-    """The difference to the baseline in words."""
+def verdict(row: Row, better: int, comparisons: int) -> str:
+    """The difference to the baseline in words, as one of so many comparisons."""
     if row.pairs == 0:
         return "no seed in common with the baseline"
     if row.wins == row.losses == 0:
         return "no difference in any seed" if row.difference is not None else "no values to compare"
     ahead = row.wins > row.losses if row.unreached else (row.difference or 0.0) * better > 0
     word, count = ("better", row.wins) if ahead else ("worse", row.losses)
-    if row.pairs < paired.VERDICT_SEEDS:
+    needed = paired.seeds_for(comparisons)
+    if row.pairs < needed and (row.adjusted is None or row.adjusted >= paired.ALPHA):
         seeds = "the only seed" if row.pairs == 1 else f"{count} of {row.pairs} seeds"
-        return f"undecided: {word} in {seeds}, and a verdict needs at least {paired.VERDICT_SEEDS}"
+        several = f" for {comparisons} comparisons" if comparisons > 1 else ""
+        return f"undecided: {word} in {seeds}, and a verdict needs at least {needed}{several}"
     low, high = row.difference_low, row.difference_high
     zero_inside = row.unreached == 0 and (low is None or high is None or low <= 0.0 <= high)
     if row.wins == row.losses or zero_inside or row.p is None or row.adjusted is None:
         return "inside the noise"
     note = WORST if row.unreached else ""
-    if row.adjusted < ALPHA:
+    if row.adjusted < paired.ALPHA:
         return word + note
-    if row.p < ALPHA:
+    if row.p < paired.ALPHA:
         return f"{word} taken alone, inside the noise after correction for several comparisons{note}"
     return f"inside the noise{note}"
 
@@ -286,7 +287,8 @@ def _setting(
     floor = _mean(list(table.get(base, {}).values()))
     for i, r in enumerate(rows):
         won = None if None in (iid, floor, r.mean) else improvement(r.mean or 0.0, floor or 0.0, iid or 0.0)
-        rows[i] = _with(r, improvement=won, verdict="baseline" if r.entry == base else verdict(r, chosen.better))
+        said = "baseline" if r.entry == base else verdict(r, chosen.better, len(rest))
+        rows[i] = _with(r, improvement=won, verdict=said)
     rows.sort(
         key=lambda r: (r.entry != base, -_standing(r, chosen.better), r.entry)
     )  # the best right below the baseline

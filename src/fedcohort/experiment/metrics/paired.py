@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import cache
+from itertools import count
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +25,7 @@ from fedcohort.core.stats import rank
 
 Double = NDArray[np.float64]
 LEVEL = 0.95
+ALPHA = 0.05
 EXACT = 13  # pairs up to which every assignment of signs to tied differences is counted
 VERDICT_SEEDS = 6  # pairs from which on an exact two-sided test can give less than 0.05 at all: 2 / 2^6
 LEAST_SEEDS = 5  # with fewer, a bootstrap interval of the mean says less than it seems to: the range is told instead
@@ -126,6 +128,15 @@ def signed_rank_interval(difference: ArrayLike, level: float = 0.95) -> tuple[fl
 def least_p(n: int) -> float:
     """The smallest p-value that n pairs can give at all."""
     return min(2.0 ** (1 - n), 1.0)
+
+
+def seeds_for(comparisons: int) -> int:
+    """The fewest pairs with which one of so many comparisons can be decided after Holm's correction.
+
+    >>> [seeds_for(k) for k in (1, 2, 3, 4, 6, 7)]
+    [6, 7, 7, 8, 8, 9]
+    """
+    return next(n for n in count(VERDICT_SEEDS) if least_p(n) * comparisons < ALPHA)
 
 
 def holm(p: ArrayLike) -> Double:
