@@ -43,6 +43,34 @@ def test_the_sentence_and_its_interval(gains, begins):
     assert "at the same time (6 seeds, 95 % interval)" in said
 
 
+@pytest.mark.parametrize(
+    ("ledger", "begins"), [(1.2, "Use ledger: +1.2"), (-1.0, "Use uniform"), (0.1, "Use ledger: no")]
+)
+def test_it_is_said_where_so_few_seeds_can_decide_only_ledger(ledger, begins):
+    """Three others: 3 / 2^5 is more than 0.05 however far ahead they are, 3 / 2^6 is not."""
+    said = trial(ledger=ledger, oort=0.0, fedcs=0.0, round_robin=0.0).sentence()
+    assert said.startswith(begins)
+    assert said.endswith("(6 seeds, 95 % interval); with fewer than 7 seeds nothing but ledger can be decided.") or (
+        begins == "Use uniform" and said.endswith("; with fewer than 7 seeds nothing but ledger can be decided.")
+    )
+    without = trial(oort=0.0, fedcs=0.0).sentence()
+    assert without.endswith("; with fewer than 7 seeds nothing on this list can be decided.")
+
+
+def test_the_default_number_of_seeds_can_recommend_somebody_else(own, monkeypatch):
+    """A shortlist of six: with eight seeds the one that is always ahead is recommended."""
+    names = ["uniform", "ledger", "oort", "fedcs", "round-robin", "afl"]
+
+    def run(config, until, tell):
+        better = 0.2 + 0.001 * config.seed if config.selector == "oort" else 0.0
+        return History(1, [{"accuracy": 0.5 + better, "clock": 0.0, "seconds": 1.0}, {"clock": 10.0, "seconds": 1.0}])
+
+    monkeypatch.setattr("fedcohort.arena.own_trial._run", run)
+    found = compare_on(from_mapping({"task": "npz:mine.npz"}), names)
+    assert (found.seeds, found.needed) == (8, 8)
+    assert found.sentence().startswith("Use oort: ")
+
+
 def test_scores_are_of_the_last_quarter_of_the_time():
     rows = [{"accuracy": 0.1, "clock": 10.0}, {"clock": 40.0}, {"accuracy": 0.5, "clock": 90.0}]
     assert score_until(History(1, rows), 100.0) == pytest.approx((15 * 0.1 + 10 * 0.5) / 25)
@@ -69,7 +97,7 @@ def test_everybody_gets_the_time_of_uniform_and_a_broken_entry_is_told(own):
     assert found.row("fedcs").rounds > found.row("uniform").rounds  # the fast ones fit more rounds into the time
     assert "nobody" in found.failed
     assert found.sentence().startswith("Undecided: ")
-    assert found.sentence().endswith("(2 seeds, range); that decides nothing, and a verdict needs --seeds 6 or more.")
+    assert found.sentence().endswith("(2 seeds, range); that decides nothing, and a verdict needs --seeds 7 or more.")
 
 
 def invoke(*arguments):

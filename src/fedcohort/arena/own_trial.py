@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedcohort.errors import FedcohortError, check
 from fedcohort.experiment.config import RunConfig
-from fedcohort.experiment.metrics.paired import VERDICT_SEEDS, holm, signed_rank_interval, wilcoxon
+from fedcohort.experiment.metrics.paired import ALPHA, VERDICT_SEEDS, holm, seeds_for, signed_rank_interval, wilcoxon
 from fedcohort.experiment.runs import build
 from fedcohort.rounds.history import History
 
@@ -25,7 +25,6 @@ SHORTLIST = ("uniform", "ledger", "oort", "fedcs", "round-robin")
 BASE, PROPOSED = "uniform", "ledger"
 MORE = 4  # at most so many times the rounds of uniform fit into its time
 LAST = 0.25  # the part of the time over which accuracy is averaged
-ALPHA = 0.05
 Double = NDArray[np.float64]
 OnRun = Callable[[str, int], None]
 
@@ -67,24 +66,32 @@ class SelectorTrial:
         """The row of a selector of this name, whatever its arguments."""
         return next((r for r in self.rows if r.selector.partition("(")[0] == name), None)
 
+    @property
+    def needed(self) -> int:
+        """The fewest seeds with which everybody on the list can be decided."""
+        return seeds_for(max(1, sum(r is not self.row(BASE) and r is not self.row(PROPOSED) for r in self.rows)))
+
     def sentence(self) -> str:
         """The advice: one sentence with an interval. Fewer than six seeds give a range, and no verdict."""
         few = self.seeds < VERDICT_SEEDS
         tail = f"at the same time ({self.seeds} seeds, {'range' if few else '95 % interval'})"
         mine = self.row(PROPOSED)
+        rest = f"with fewer than {self.needed} seeds nothing {'but ledger' if mine else 'on this list'} can be decided"
+        end = f"; {rest}." if self.seeds < self.needed else "."
         best = None if few else self._best(mine)
         if best is not None:
-            return f"Use {best.selector}: {best.gain()} over uniform {tail}."
+            return f"Use {best.selector}: {best.gain()} over uniform {tail}{end}"
         if few:
             shown = mine or next(r for r in self.rows if r is not self.row(BASE) or len(self.rows) == 1)
             lean = "nothing speaks against it" if shown is mine and mine.gains.mean() >= 0 else "that decides nothing"
             fact = f"{shown.selector} is at {shown.gain()} against uniform {tail}"
-            return f"Undecided: {fact}; {lean}, and a verdict needs --seeds {VERDICT_SEEDS} or more."
-        more = f"--seeds {2 * self.seeds} would tell more"
+            return f"Undecided: {fact}; {lean}, and a verdict needs --seeds {self.needed} or more."
+        more = rest if self.seeds < self.needed else f"--seeds {2 * self.seeds} would tell more"
         if mine is None:
             return f"Undecided: nothing on the list is certainly better than uniform {tail}; {more}."
         if mine.p < ALPHA and mine.bounds[1] < 0:
-            return f"Use uniform: ledger is at {mine.gain()} against it {tail}, and nothing else is certainly better."
+            fact = f"ledger is at {mine.gain()} against it {tail}"
+            return f"Use uniform: {fact}, and nothing else is certainly better{end}"
         if mine.gains.mean() >= 0:
             fact = f"nothing speaks against it, and nothing is shown either: {mine.gain()} over uniform {tail}"
             return f"Use ledger: {fact}; {more}."
@@ -111,12 +118,12 @@ def compare_on(
     config: RunConfig,
     selectors: Sequence[str] = SHORTLIST,
     *,
-    seeds: int = 6,
+    seeds: int = 8,
     rounds: int = 30,
     on_run: OnRun | None = None,
 ) -> SelectorTrial:
     """Try the selectors on the task and world of this configuration; `on_run` hears of every run that begins."""
-    check(seeds >= 2, f"seeds = {seeds}", "an interval needs at least 2", "use e.g. 6")
+    check(seeds >= 2, f"seeds = {seeds}", "an interval needs at least 2", "use e.g. 8")
     check(rounds >= 4, f"rounds = {rounds}", "there would be no curve to compare", "use e.g. 30")
     tell = on_run or (lambda name, seed: None)
     base = [_run(replace(config, selector=BASE, seed=s, rounds=rounds), np.inf, tell) for s in range(seeds)]
