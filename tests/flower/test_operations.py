@@ -75,10 +75,10 @@ def test_prometheus_reads_what_the_run_does():
     strategy = make(grid, prometheus_port=port)
 
     def look(index, arrays):
-        if index:
-            pages.append(get(port))
+        pages.append(get(port))
 
     start(strategy, grid, rounds=3, evaluate_fn=look)
+    assert samples(pages[0][2])["fedcohort_last_round_timestamp_seconds"] > 1.7e9  # an alert works before round 1 ends
     status, kind, text = pages[-1]  # made in round 3: of two rounds
     assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
     found = samples(text)

@@ -36,7 +36,7 @@ _HELP = {
     "score": ("gauge", "what the selector learned from in the last round"),
     "clients": ("gauge", "clients by state"),
     "never_used": ("gauge", "clients asked time and again and never used"),
-    "last_round_timestamp_seconds": ("gauge", "when the last round ended"),
+    "last_round_timestamp_seconds": ("gauge", "when the last round ended; before that, when this process began"),
 }
 
 
@@ -51,7 +51,7 @@ class RunMetrics:
         self.counts: Counter[str] = Counter()
         self.buckets = np.zeros(len(BUCKETS) + 1, np.int64)
         self.reply_seconds, self.seconds = 0.0, 0.0
-        self.gauges: dict[str, float] = {}
+        self.gauges: dict[str, float] = {"last_round_timestamp_seconds": time.time()}
 
     def add(self, result: RoundResult, row: Mapping[str, Any]) -> None:
         """A round has ended."""
