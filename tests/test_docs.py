@@ -14,6 +14,7 @@ from pkgutil import resolve_name
 import pytest
 
 from fedcohort.registry.catalogue import ENTRIES
+from fedcohort.testing import SelectorContract
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "_site"))
@@ -104,6 +105,16 @@ def test_python_of_the_first_pages_runs(page, tmp_path, monkeypatch):
     with contextlib.redirect_stdout(said):
         exec("\n".join(code), {"__name__": "page"})
     assert ("accuracy" in said.getvalue()) == bool(code)
+
+
+class TestTheSelectorOfTheTutorial(SelectorContract):
+    """The page recommends the contract right below its selector."""
+
+    def make(self):
+        text = (ROOT / "docs" / "start" / "own-selector.md").read_text(encoding="utf-8")
+        space = {"__name__": "page"}
+        exec(re.search(r"```python\n(.*?)\nfor selector in", text, re.DOTALL).group(1), space)
+        return space["Brisk"]()
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if "docs" in p.parts], ids=lambda p: str(p.relative_to(ROOT)))

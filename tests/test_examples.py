@@ -9,8 +9,11 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+from fedcohort.testing import SelectorContract
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -55,6 +58,13 @@ def test_example(name, tmp_path, monkeypatch, capsys):
         assert word in said
     pictures = [p for p in tmp_path.rglob("*") if p.suffix in (".png", ".html")]
     assert all(p.stat().st_size > 5000 for p in pictures)
+
+
+class TestTheSelectorOfTheExample(SelectorContract):
+    def make(self):
+        module = sys.modules["own_selector"] = ModuleType("own_selector")  # dataclasses look their module up
+        exec((EXAMPLES / "own_selector.py").read_text(encoding="utf-8"), module.__dict__)
+        return module.Quick()
 
 
 @pytest.mark.parametrize("name", SMALL)
