@@ -18,6 +18,7 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
+    "docs/architecture.md",
     "docs/asynchronous.md",
     "docs/experiments.md",
     "docs/flower.md",
@@ -102,15 +103,12 @@ def asynchronous_ratios(against: str) -> str:
     return f"{low:.1f} to {high:.1f}" if low < 2 else f"{low:.0f} to {high:.0f}"
 
 
-def engine_range() -> str:
-    """How many times as fast as the faster peer, over the workloads; the newest figures of each."""
-    newest: dict[str, Any] = {}
-    for name in ("engine", "engine_w1_w3"):
-        newest |= results(f"benchmarks/results/{name}.json")["workloads"]
+def engine_range(*others: str) -> str:
+    """How many times as fast as the fastest of these the fused engine is, over the workloads of the engine page."""
     found = []
-    for speeds in newest.values():
-        peers = [v["median"] for who, v in speeds.items() if who.startswith(("Flower", "pfl-research"))]
-        found += [speeds["fedcohort fused"]["median"] / max(peers)] if peers else []
+    for speeds in results("benchmarks/results/engine.json")["workloads"].values():
+        peers = [v["median"] for who, v in speeds.items() if who.startswith(others)]
+        found += [speeds["fedcohort fused"]["median"] / max(peers)] if peers and "fedcohort fused" in speeds else []
     return f"{min(found):.1f} to {max(found):.1f}"
 
 
@@ -185,7 +183,8 @@ MADE: dict[str, Callable[[], str]] = {
     "asynchronous": asynchronous_table,
     "asynchronous-rounds": lambda: asynchronous_ratios("rounds of 10"),
     "asynchronous-over": lambda: asynchronous_ratios("rounds of 10, 13 asked"),
-    "engine-range": engine_range,
+    "engine-range": lambda: engine_range("Flower", "pfl-research"),
+    "engine-over-torch": lambda: engine_range("PyTorch processes"),
     "torture": lambda: printed("tests/stress/torture/table.py", "benchmarks/results/torture.json"),
     "torture-count": torture_count,
     "flower-kills": flower_kills,
