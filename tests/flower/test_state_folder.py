@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from flwr.serverapp import strategy as stock
 from tests.flower.grid import FakeClient, FakeGrid, arrays_of, start, timing
+from typer.testing import CliRunner
 
 from fedcohort.core.columns import as_bytes
+from fedcohort.cli.main import app
 from fedcohort.errors import BadParameter, StateMismatch
 from fedcohort.experiment.verification import verify
 from fedcohort.flower import CohortStrategy, wire
@@ -52,6 +54,25 @@ def test_a_folder_is_not_gone_on_from_with_another_model(other, tmp_path):
         trained(tmp_path, rounds=4, arrays=model(**other))
     _, found = trained(tmp_path, rounds=4, arrays=model(w=(2, 3), b=(2,)))
     assert float(arrays_of(found.arrays)["w"].min()) == 4.0
+
+
+def test_the_model_is_exported_by_name_and_starts_another_run(tmp_path):
+    """As the runbook says: another method is another run, in another folder, from this model."""
+    given = {"w": np.zeros((2, 3), np.float32), "bn.running_mean": np.ones(3, np.float32), "b": np.zeros(2, np.float32)}
+    given["seen"] = np.array(4, np.int64)
+    _, found = trained(tmp_path / "old", arrays=given)
+    with pytest.raises(StateMismatch):
+        trained(tmp_path / "old", rounds=4, arrays=given, selector="round-robin")
+    file = tmp_path / "model.npz"
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "old"), "--npz", str(file)], catch_exceptions=False)
+    assert done.exit_code == 0
+    with np.load(file) as kept:
+        model = dict(kept)
+    assert list(model) == list(given)
+    for name, value in arrays_of(found.arrays).items():
+        np.testing.assert_array_equal(model[name], value)
+    _, after = trained(tmp_path / "new", rounds=1, arrays=model, selector="round-robin")
+    assert float(arrays_of(after.arrays)["w"].min()) == 4.0
 
 
 @pytest.mark.parametrize("how", ["a flipped bit", "gone"])

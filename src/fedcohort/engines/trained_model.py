@@ -16,6 +16,7 @@ from fedcohort.errors import ConfigError, StoreError
 from fedcohort.types import Array, Arrays, Model
 
 PARTS = ("params", "buffers", "counters")  # of a flat model
+STATISTICS = ("running_mean", "running_var")  # of batch normalisation, as PyTorch names them
 Factory = Callable[[], Any]
 
 
@@ -128,6 +129,21 @@ def layout_of(model: Network | Factory) -> tuple[TensorPlace, ...]:
 def plain_layout(layout: Sequence[TensorPlace]) -> list[list[Any]]:
     """A layout as JSON holds it."""
     return [[t.name, list(t.shape), t.part] for t in layout]
+
+
+def deployed_layout(arrays: Sequence[Any]) -> list[list[Any]]:
+    """The arrays of a deployed model (name, shape, type), in the form of :func:`plain_layout`.
+
+    >>> deployed_layout([["w", [2, 3], "<f4"], ["bn.running_var", [3], "<f4"], ["seen", [], "<i8"]])
+    [['w', [2, 3], 'params'], ['bn.running_var', [3], 'buffers'], ['seen', [], 'counters']]
+    """
+
+    def part(name: str, dtype: str) -> str:
+        if dtype[1:2] != "f":  # as in "<f4"
+            return "counters"
+        return "buffers" if name.endswith(STATISTICS) else "params"
+
+    return [[name, shape, part(str(name), str(dtype))] for name, shape, dtype in arrays]
 
 
 def layout_from(plain: Sequence[Any]) -> tuple[TensorPlace, ...]:

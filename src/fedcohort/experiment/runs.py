@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedcohort import __version__
 from fedcohort.core.columns import part
 from fedcohort.engines.fused.processor import processor
-from fedcohort.engines.trained_model import TrainedModel, layout_from, plain_layout
+from fedcohort.engines.trained_model import TrainedModel, deployed_layout, layout_from, plain_layout
 from fedcohort.errors import RunExists, RunWarning, StoreError
 from fedcohort.experiment.config import RunConfig, from_mapping
 from fedcohort.experiment.contents import CONTENTS, contents
@@ -173,12 +173,13 @@ def read(folder: str | Path) -> RunResult:
 
 
 def read_model(folder: str | Path) -> TrainedModel:
-    """The model after the last round that a run folder keeps. Nothing that the folder names is imported."""
+    """The model after the last round that a run folder, or the state folder of a deployment, keeps. Nothing that the folder names is imported."""
     files = RunFolder(Path(folder))
     found = Snapshots(files.snapshots).latest()
     if found is None:
         raise StoreError(f"run folder {folder}", "it keeps no model yet", "wait for the first snapshot, or resume it")
-    layout = layout_from(files.reader().header.get("layout", []))
+    header = files.reader().header
+    layout = layout_from(header.get("layout", [])) or layout_from(deployed_layout(header.get("arrays", [])))
     return TrainedModel(Model(**part(found[1], "model.")), layout)
 
 
