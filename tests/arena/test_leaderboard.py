@@ -158,6 +158,16 @@ def test_the_pages_show_the_shipped_archive(page, link, most, tmp_path):
     assert copy.read_text() == text
 
 
+def test_the_guide_gives_the_cost_of_a_selector_with_arguments(tmp_path):
+    """That of its name; only wrappers have the cost of an inner selector."""
+    ours, wrapped = "ledger(without=('expected_seconds',))", "quota(inner='oort')"
+    table = rows({"uniform": lambda p, s: 0.5, ours: lambda p, s: 0.7, wrapped: lambda p, s: 0.6}, seeds=(0, 1))
+    text = guide_text(make_board(table, tier_problems("quick")), Archive(tmp_path / "none.gz"), "picture.svg")
+    (cost,) = {line.split("|")[6].split(";")[0].strip() for line in text.splitlines() if line.startswith(f"| `{ours}`")}
+    assert cost == "8 bytes a reply"
+    assert "| that of the inner selector; " in next(x for x in text.splitlines() if x.startswith(f"| `{wrapped}`"))
+
+
 def test_the_guide_says_how_complete_the_archive_is(tmp_path):
     text = guide_text(board(), Archive(tmp_path / "none.gz"), "picture.svg")
     assert "holds 0 of" in text

@@ -178,7 +178,8 @@ def _section(board: BoardData, kind: str) -> list[str]:
     best = board.leaders(values, _TOP)
     for s, value in best:
         mine = differences[at[s.entry]]
-        cost = catalogue("selector")[s.entry].cost if s.entry in catalogue("selector") else "that of the inner selector"
+        base = catalogue("selector").get(s.entry.partition("(")[0])
+        cost = base.cost if base else "cost not known"
         lines.append(
             f"| {_code(s)} | {value:+.3f} | {mine.min():+.3f} to {mine.max():+.3f} | "
             f"{int((mine > 0).sum())} of {mine.size} | {_reads(s)}{_signals(s)} | {cost}; {s.own_ms:.1f} ms a round |"
