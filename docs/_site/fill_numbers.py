@@ -29,6 +29,13 @@ PAGES = (
     "docs/selectors/speed.md",
     "docs/methods/README.md",
 )
+PRIVACY = (
+    "what it sees anyway: who is there, how long replies take, what became of them, the global model",
+    "single numbers: one a round, or a property of the device or of the data's size",
+    "vectors as large as the model or its last layer, such as the update itself, and what a client's own model is "
+    "worth: only sums of them should be revealed",
+    "raw statistics of the data: only where `max_privacy` says so",
+)
 PLACE = re.compile(r"(<!-- made: ([\w-]+) -->)(.*?)(<!-- /made -->)", re.DOTALL)
 
 
@@ -170,6 +177,17 @@ def metric_table() -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
+def privacy_table() -> str:
+    """The privacy levels, and the signals of each."""
+    from fedcohort.signals import SIGNALS
+
+    lines = ["| level | what the server learns of a client | signals |", "|---|---|---|"]
+    for level, about in enumerate(PRIVACY):
+        names = ", ".join(f"`{s.name}`" for s in SIGNALS.values() if s.privacy == level)
+        lines.append(f"| P{level} | {about} | {names} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
 def _count(kind: str, family: str = "") -> str:
     from fedcohort.registry.catalogue import ENTRIES
 
@@ -193,6 +211,7 @@ MADE: dict[str, Callable[[], str]] = {
     "over-selection-flower": lambda: over_selection_table("Flower"),
     "run-keys": key_table,
     "metrics": metric_table,
+    "privacy-levels": privacy_table,
     "selectors": lambda: _count("selector"),
     "wrappers": lambda: _count("selector", "wrapper"),
     "methods": lambda: _count("method"),
