@@ -33,7 +33,8 @@ def _root() -> None:
 def verify_command(folder: Folder) -> None:
     """Check that a run is what it says: every hash, and every cohort replayed from seed and journal.
 
-    FOLDER is a run folder, or the state_dir of a Flower run.
+    FOLDER is a run folder, or the state_dir of a Flower run. A simulated run whose selector reads whole updates is
+    trained again, which takes as long as the run did: journals keep only digests of updates.
     """
     found = verify(folder)
     console = Console(highlight=False, soft_wrap=True)
