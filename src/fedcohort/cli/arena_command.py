@@ -46,7 +46,7 @@ def board_command(
 def run_command(
     selector: Annotated[str, typer.Argument(help="A selector of the catalogue, or module:Class(key=value).")],
     tier: Tier = "quick",
-    seeds: Annotated[str, typer.Option(help="Of the archive's seeds 0-4.")] = "0-4",
+    seeds: Annotated[str, typer.Option(help="Seeds by number, e.g. 0-4 or 0,2.")] = "0-4",
     score: ScoreName = "anytime",
     max_privacy: Privacy = "P3",
     archive: ArchiveFile = None,
@@ -110,7 +110,7 @@ def check_command(
 
 @app.command("fill")
 def fill_command(
-    seeds: Annotated[str, typer.Option(help="Which seeds.")] = "0-4",
+    seeds: Annotated[str, typer.Option(help="Seeds by number, e.g. 0-4 or 0,2.")] = "0-4",
     tier: Tier = "full",
     selectors: Annotated[list[str] | None, typer.Option("--selector", help="Repeatable; omit for all.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: in this one).")] = 1,

@@ -40,7 +40,9 @@ def skew(
     rounds: Annotated[int, typer.Option(help="Rounds; in each, a client is compared at most once.")] = 30,
     per_round: Annotated[int, typer.Option(help="Clients measured in a round (0: all).")] = 0,
     share: Annotated[float, typer.Option(help="Share of the clients that counts as least skewed.")] = 0.4,
-    confidence: Annotated[float, typer.Option(help="Probability with which the ranking is right.")] = 0.95,
+    confidence: Annotated[
+        float, typer.Option(help="Confidence of the band, and below which a client gets a question mark.")
+    ] = 0.95,
     train: Annotated[
         bool, typer.Option("--train", help="Train one model along the way instead of using fresh ones.")
     ] = False,
