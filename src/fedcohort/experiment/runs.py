@@ -173,7 +173,10 @@ def read(folder: str | Path) -> RunResult:
 
 
 def read_model(folder: str | Path) -> TrainedModel:
-    """The model after the last round that a run folder, or the state folder of a deployment, keeps. Nothing that the folder names is imported."""
+    """The model after the last round that a run folder, or a deployment's state folder, keeps.
+
+    Nothing that the folder names is imported.
+    """
     files = RunFolder(Path(folder))
     found = Snapshots(files.snapshots).latest()
     if found is None:
