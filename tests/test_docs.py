@@ -11,9 +11,12 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from pkgutil import resolve_name
 
+import numpy as np
 import pytest
 
 from fedcohort.registry.catalogue import ENTRIES
+from fedcohort.rounds.session import Session
+from fedcohort.storage import Journal
 from fedcohort.testing import SelectorContract
 
 ROOT = Path(__file__).parents[1]
@@ -105,6 +108,39 @@ def test_python_of_the_first_pages_runs(page, tmp_path, monkeypatch):
     with contextlib.redirect_stdout(said):
         exec("\n".join(code), {"__name__": "page"})
     assert ("accuracy" in said.getvalue()) == bool(code)
+
+
+@pytest.mark.parametrize(("crash", "again"), [("train", 9), ("tell", 9), ("done", 6)])
+def test_the_loop_of_the_page_goes_on_after_a_crash(crash, again, tmp_path, monkeypatch):
+    """In round 2 of 5: while a client trains, when the model is kept but not the round, or right after it.
+
+    An open round is done again with the cohort that was asked and the model that it was asked for."""
+    code = re.search(r"```python\n(.*?)\nprint\(", (ROOT / "docs/start/own-loop.md").read_text("utf-8"), re.DOTALL)
+    exec(code.group(1), space := {"__name__": "page"})
+    monkeypatch.chdir(tmp_path)
+    train, tell, calls, before = space["train"], Session.tell, [], 0
+
+    def trained(site, model):
+        calls.append((site, float(np.abs(model).sum())))
+        assert (crash, len(calls), before) != ("train", 8, 0), "power cut"
+        return train(site, model)
+
+    def told(session, *result):
+        assert (crash, session.index) != ("tell", 2), "power cut"
+        tell(session, *result)
+        assert (crash, session.index) != ("done", 3), "power cut"
+
+    space |= {"train": trained, "rng": np.random.default_rng(0)}
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "tell", told)
+        with pytest.raises(AssertionError, match="power cut"):
+            space["federate"](5)
+    before = len(calls)
+    space["federate"](5)
+    kinds = [record.kind for record in Journal.read(tmp_path / "my-run" / "journal.db").records()]
+    assert kinds == ["open", *["ask", "tell"] * 5]
+    assert len(calls) - before == again
+    assert (calls[before] == calls[6]) == (crash != "done")
 
 
 class TestTheSelectorOfTheTutorial(SelectorContract):
