@@ -10,13 +10,13 @@ from flwr.serverapp import strategy as stock
 from tests.flower.grid import FakeClient, FakeGrid, arrays_of, start, timing
 from typer.testing import CliRunner
 
-from fedcohort.core.columns import as_bytes
 from fedcohort.cli.main import app
+from fedcohort.core.columns import as_bytes
 from fedcohort.errors import BadParameter, StateMismatch
 from fedcohort.experiment.verification import verify
 from fedcohort.flower import CohortStrategy, wire
-from fedcohort.flower.server.aggregator import StrategyAggregator
 from fedcohort.flower.server import state_dir
+from fedcohort.flower.server.aggregator import StrategyAggregator
 from fedcohort.flower.server.flower_backend import FlowerBackend
 from fedcohort.flower.server.recorded_run import replay_folder
 from fedcohort.methods import FedPdp
