@@ -281,21 +281,21 @@ NORMALISED = {
 }
 
 
+BENT = [
+    ("bn.running_var", np.full(2, -1e30, np.float32), "variance-negative"),
+    ("bn.running_var", np.array([1, -0.1], np.float32), "variance-negative"),
+    ("bn.running_var", np.full(2, 1e30, np.float32), "statistics-too-large:bn"),
+    ("bn.running_mean", np.full(2, -1e6, np.float32), "statistics-too-large:bn"),
+    ("bn.num_batches_tracked", np.array(2**62), "counter-too-large:bn.num_batches_tracked"),
+    ("bn.num_batches_tracked", np.array(-1), "counter-negative"),
+    ("table", np.array([-1, -(2**63)]), "counter-negative"),
+    ("bn.running_mean", np.array([9, -9], np.float32), None),  # odd data, and still not incredible
+    ("bn.num_batches_tracked", np.array(50), None),
+]
+
+
 @pytest.mark.parametrize("keys", [{"inner": FedAvg(fraction_evaluate=0.0)}, {"method": "fedavg"}])
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("bn.running_var", np.full(2, -1e30, np.float32), "variance-negative"),
-        ("bn.running_var", np.array([1, -0.1], np.float32), "variance-negative"),
-        ("bn.running_var", np.full(2, 1e30, np.float32), "statistics-too-large:bn"),
-        ("bn.running_mean", np.full(2, -1e6, np.float32), "statistics-too-large:bn"),
-        ("bn.num_batches_tracked", np.array(2**62), "counter-too-large:bn.num_batches_tracked"),
-        ("bn.num_batches_tracked", np.array(-1), "counter-negative"),
-        ("table", np.array([-1, -(2**63)]), "counter-negative"),
-        ("bn.running_mean", np.array([9, -9], np.float32), None),  # odd data, and still not incredible
-        ("bn.num_batches_tracked", np.array(50), None),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "reason"), BENT)
 def test_nobody_owns_the_model_by_its_statistics_or_counters(keys, name, value, reason):
     class Bent(FakeClient):
         def train(self, message):

@@ -12,6 +12,7 @@ from flwr.app import Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.flower.grid import FakeGrid, as_record, timing
+from tests.flower.test_hostile import BENT
 from tests.stress.federation import simulated
 from tests.stress.rubbish import MAX_NORM, MESSAGES, ROWS, Counted, Liar, Liars, listen, with_extra
 
@@ -24,12 +25,14 @@ FIRST = {"w": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32)}
 ROW_KINDS, MESSAGE_KINDS = sorted(ROWS), sorted(MESSAGES)
 # Refused for what they are. The others are refused when enough replies are here to compare them with: in asynchronous
 # rounds the sender's place in the cohort is free only then.
-ALONE = sorted(set(MESSAGES) - {"weight that dominates", "update that dominates", "extra metric", "missing metric"})
+COMPARED = {"weight that dominates", "update that dominates", "extra metric", "missing metric", "list as metric"}
+ALONE = sorted(set(MESSAGES) - COMPARED)
 REASONS = {  # every code with which a reply can be refused
     *("update-not-finite", "update-too-large", "weight-out-of-range", "steps-out-of-range", "buffers-not-finite"),
     *("signal-not-sane", "signal-missing", "signal-not-scalar", "signals-malformed", "duplicate", "not-asked"),
     *("array-serialisation", "array-too-large", "array-unreadable", "array-dtype", "array-shape", "array-missing"),
     *("array-unknown", "arrays-0-records", "arrays-2-records", "metrics-0-records", "metrics-2-records"),
+    *("metric-form", "variance-negative", "counter-negative", "statistics-too-large", "counter-too-large"),
     *("metric-not-finite", "metric-not-scalar", "metric-missing", "metric-unknown", "sender-is-not-the-one-asked"),
 }
 
@@ -128,6 +131,7 @@ def test_second_and_unasked_replies_are_refused():
 def test_no_reason_is_left_out():
     """Each code that the sources know is among those that are tested here."""
     found = {reason.partition(":")[0] for _, reason in ROWS.values()}
+    found |= {reason.partition(":")[0] for _, _, reason in BENT if reason}
     found |= {code.partition(":")[0] for _, reasons in MESSAGES.values() for code in reasons.split("|")}
     assert found | {"duplicate", "not-asked", "sender-is-not-the-one-asked"} == REASONS
 
