@@ -81,7 +81,9 @@ class Recorded:
             self.there[index] = here
             return here
 
-        world = Proxy(world, seconds=timed, available=available, dropped=lambda i, c: np.zeros(c.size, bool))
+        world = Proxy(
+            world, seconds=timed, available=available, dropped=lambda i, c, probe=False: np.zeros(c.size, bool)
+        )
         self.sim.world = self.sim.federation.world = world
 
     def _task(self) -> None:
