@@ -36,16 +36,11 @@ def judge(
         for row, adjusted in zip(tested, paired.holm([row["p"] for row in tested]), strict=True):
             row["adjusted"] = float(adjusted)
         for row in family:
-            row["needs"] = _seeds_for(len(family))
+            row["needs"] = paired.seeds_for(len(family))
     for claim, row in zip(claims, found, strict=True):
         row["main"] = row is found[0]
         row["verdict"] = _verdict(claim, row, better[claim.left[0]])
     return found
-
-
-def _seeds_for(tests: int) -> int:
-    """The fewest seeds with which each of so many claims can be decided."""
-    return next(n for n in range(LEAST_SEEDS, 64) if paired.least_p(n) * tests <= ALPHA)
 
 
 def values_of(result: Mapping[str, Any]) -> Values:
