@@ -218,6 +218,8 @@ def test_many_that_register_at_once_are_several_records(tmp_path, monkeypatch):
     assert again.roster.ids == tuple(f"c{i}" for i in range(9))
     assert [profile["samples"] for profile in again.profile] == list(range(10, 19))
     assert verify(tmp_path).rounds == 4
+    told = {"ids": ["a" * 50, "b" * 50], "profiles": [{}, {}], "refused": {}, "classes": 3}
+    assert [part["classes"] for part in state_dir._parts(told)] == [3, 3]
 
 
 class Mute(FakeClient):

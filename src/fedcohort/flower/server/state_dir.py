@@ -128,14 +128,14 @@ class StateDir:
 
 
 def _parts(meta: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A roster record as records whose texts are short enough for a pack."""
-    part: dict[str, Any] = {"ids": [], "profiles": [], "refused": {}}
+    """A roster record as records whose texts are short enough for a pack; what else it says is in each of them."""
     rows, size = [*zip(meta["ids"], meta["profiles"], strict=True)], 0
+    part: dict[str, Any] = {**meta, "ids": [], "profiles": [], "refused": {}}
     for name, told in (*rows, *meta["refused"].items()):
         length = len(json.dumps([name, told]))
         if size and size + length > LONGEST:
             yield part
-            part, size = {"ids": [], "profiles": [], "refused": {}}, 0
+            part, size = {**meta, "ids": [], "profiles": [], "refused": {}}, 0
         if isinstance(told, str):
             part["refused"][name] = told
         else:
