@@ -240,10 +240,10 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
     def _method_name(self) -> str:
         return self.method.name if self.method is not None else type(self.inner).__name__
 
-    def _begin(self, grid: Grid, arrays: ArrayRecord, deadline: float) -> RoundEngine:
+    def _begin(self, grid: Grid, arrays: ArrayRecord, timeout: float) -> RoundEngine:
         """Find the clients, refuse what cannot work, open or make the journal, go back to where a crash left us."""
         layout = ModelLayout.of(arrays, self.last_layer)
-        settings = replace(self.settings, deadline=deadline)
+        settings = replace(self.settings, deadline=min(self.settings.deadline, timeout))
         method: StrategyAggregator | MethodAggregator
         if self.method is not None:
             method = MethodAggregator(self.method, layout, settings.seed, self.evaluator, self._spare)
