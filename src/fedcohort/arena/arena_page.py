@@ -10,8 +10,8 @@ from html import escape
 from fedcohort import __version__
 from fedcohort.arena.board_data import LEVELS, BoardData, Standing
 from fedcohort.arena.problem_set import ARCHIVE_SEEDS, TUNING_SEEDS
-from fedcohort.arena.standings import ALPHA
 from fedcohort.arena.svg_pictures import heat_map, profile_picture, rank_picture
+from fedcohort.experiment.metrics.paired import ALPHA
 
 PROFILES = 8  # entries of the performance profile
 _STYLE = """

@@ -24,7 +24,6 @@ from fedcohort.errors import StoreError, UnknownName
 from fedcohort.experiment.metrics import paired
 
 REFERENCE = "uniform"
-ALPHA = 0.05
 DRAWS = 1000
 FILLED = 0.8  # of the runs of the fullest problem: one with fewer does not count yet
 Double = NDArray[np.float64]
@@ -235,10 +234,10 @@ def verdict(
     if interval is not None and (interval[0] > 0) != (won > lost):
         return "inside the noise"
     outside = interval is not None and (interval[1] > 0 or interval[2] < 0)
-    if adjusted < ALPHA and (outside or interval is None):
+    if adjusted < paired.ALPHA and (outside or interval is None):
         return word
-    if outside or p < ALPHA:
-        few = paired.least_p(problems) * comparisons >= ALPHA
+    if outside or p < paired.ALPHA:
+        few = paired.least_p(problems) * comparisons >= paired.ALPHA
         why = f": {problems} problems are too few for {comparisons} comparisons" if few else " after correction"
         return f"{side}, undecided{why}"
     return "inside the noise"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedcohort.experiment.metrics.paired import VERDICT_SEEDS as ENOUGH
 from fedcohort.papers.paper_evidence import (
     VERDICTS,
     MeasuredDifference,
@@ -19,7 +20,7 @@ from fedcohort.papers.paper_evidence import (
 )
 from fedcohort.papers.paper_summaries import SUMMARIES, PaperSummary
 from fedcohort.papers.results_page import told as table_of
-from fedcohort.papers.verdicts import FAILS, HOLDS, LEAST_SEEDS, NOISE
+from fedcohort.papers.verdicts import FAILS, HOLDS, NOISE
 
 Result = Mapping[str, Any]
 INTRO = """# The papers' tables, reproduced
@@ -48,7 +49,7 @@ READING = f"""## How to read the tables
 * Claims are judged by the rule of `fedcohort compare`: differences are averaged over columns within each seed, and a
   claim *holds* or *does not hold* when the interval over seeds leaves zero (or the margin) out and the exact Wilcoxon
   test says so too. The first claim of a table is its **main claim**, what the table is printed for: it is tested on its
-  own, and {LEAST_SEEDS} seeds can decide it. The others are corrected for their number (Holm) and need more. With fewer
+  own, and {ENOUGH} seeds can decide it. The others are corrected for their number (Holm) and need more. With fewer
   seeds a claim is *undecided*: the differences show a direction only. *Inside the noise*: enough seeds, and they do not
   agree. *Not measured*: runs are missing. Claims that are "not in the paper" are our own questions, and
   are counted apart.

@@ -23,13 +23,14 @@ import numpy as np
 from fedcohort.errors import ConfigError, StoreError, UnknownName, check
 from fedcohort.experiment.config import RunConfig, from_mapping
 from fedcohort.experiment.metrics import paired
+from fedcohort.experiment.metrics.paired import VERDICT_SEEDS
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, record
 from fedcohort.experiment.runner import Event, OnEvent
 from fedcohort.experiment.runs import versions
 from fedcohort.experiment.store import Store
 from fedcohort.experiment.sweep import run_all
 from fedcohort.papers.study import PERFECT_ROW, SCALES, Cell, Place, Study, Value
-from fedcohort.papers.verdicts import LEAST_SEEDS, judge, values_of
+from fedcohort.papers.verdicts import judge, values_of
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
 from fedcohort.storage.snapshots import write_durably
 
@@ -66,7 +67,7 @@ class StudyWork:
         rank = {at: 0 if at[0] in first else 1 if at[0] in beside else 2 for at in self.configs}
         ordered = sorted(self.configs, key=lambda at: (rank[at], at[1]))
         if main:
-            ordered = [at for at in ordered if rank[at] < 2 and at[1] in self.seeds[:LEAST_SEEDS]]
+            ordered = [at for at in ordered if rank[at] < 2 and at[1] in self.seeds[:VERDICT_SEEDS]]
         return list({self.configs[at].digest(): self.configs[at] for at in ordered}.values())
 
 

@@ -20,8 +20,6 @@ from fedcohort.experiment.metrics import paired
 from fedcohort.papers.study import Claim, Place, Value
 
 HOLDS, FAILS, NOISE, UNDECIDED, UNKNOWN = "holds", "does not hold", "inside the noise", "undecided", "not measured"
-LEAST_SEEDS = 6  # the fewest pairs with which a two-sided test can reach 0.05
-ALPHA = 0.05
 Differences = NDArray[np.float64]  # by seed
 Values = Mapping[Place, Mapping[int, Value]]  # by place and seed; None: not reached
 
@@ -107,7 +105,7 @@ def _verdict(claim: Claim, row: Mapping[str, Any], better: int) -> str:
     seeds, low, high = row["seeds"], row["low"], row["high"]
     if not seeds:
         return UNKNOWN
-    if seeds < LEAST_SEEDS or (seeds < row["needs"] and row["p"] == paired.least_p(seeds)):
+    if seeds < paired.VERDICT_SEEDS or (seeds < row["needs"] and row["p"] == paired.least_p(seeds)):
         return UNDECIDED  # too few seeds, or as clear as so many can be, and not enough for so many claims
     if low is None:
         ends: tuple[float, ...] = (row["wins"] - row["losses"],)
@@ -115,6 +113,6 @@ def _verdict(claim: Claim, row: Mapping[str, Any], better: int) -> str:
         ends = tuple(better * end - claim.margin for end in (low, high))
     else:
         ends = (claim.within - max(abs(low), abs(high)), claim.within - max(low, -high, 0.0))
-    if row["adjusted"] >= ALPHA or min(ends) <= 0 <= max(ends):
+    if row["adjusted"] >= paired.ALPHA or min(ends) <= 0 <= max(ends):
         return NOISE
     return HOLDS if min(ends) > 0 else FAILS

@@ -335,14 +335,11 @@ class Federation:
 
     def _signal_bytes(self, names: frozenset[str], model: Model) -> float:
         """Bytes of these signals per client."""
-        last = self.task.last_layer
-        head = model.params.size if last is None else last.stop - last.start
-        sizes = {"insight": FLOAT * head}
-        found = (catalogue.SIGNALS[n] for n in names if n in catalogue.SIGNALS)
-        extra = (
-            FLOAT * model.params.size * len(names - catalogue.SIGNALS.keys())
-        )  # what methods ask for: whole gradients
-        return extra + sum(sizes.get(s.name, FLOAT * model.params.size) if s.bytes < 0 else s.bytes for s in found)
+        last, whole = self.task.last_layer, FLOAT * model.params.size
+        sizes = {"insight": whole if last is None else FLOAT * (last.stop - last.start)}
+        known = [catalogue.SIGNALS[n] for n in names if n in catalogue.SIGNALS]
+        extra = whole * (len(names) - len(known))  # what methods ask for: whole gradients
+        return float(extra + sum(sizes.get(s.name, whole) if s.bytes < 0 else s.bytes for s in known))
 
     def _work(self, clients: Index, model: Model, passes: Real | float, down: float, up: Real | float) -> Work:
         m = clients.size

@@ -166,10 +166,9 @@ class _Tally:
 
     def seconds(self, index: int, cohort: Index) -> float:
         """How long this round takes: until the slowest has trained as planned, plus one step on all of its data."""
-        plan, sent = self._plan(index, cohort), np.full(cohort.size, float(self.model.params.nbytes))
-        work = Work(
-            self.world.train.sizes[cohort], plan.epochs_of(cohort.size) + 1.0, sent, sent, self.model.params.size
-        )
+        params, epochs = self.model.params, self._plan(index, cohort).epochs_of(cohort.size)
+        sent = np.full(cohort.size, float(params.nbytes))
+        work = Work(self.world.train.sizes[cohort], epochs + 1.0, sent, sent, params.size, epochs.astype(np.float64))
         return float(self.world.seconds(index, cohort, work).max(initial=0.0))
 
     def _insights(self, index: int, cohort: Index) -> tuple[Index, Real]:

@@ -172,7 +172,7 @@ class BoundClassification:
         """Where the last layer sits in the flat parameters."""
         return self.engine.last_layer
 
-    @property
+    @cached_property
     def layout(self) -> tuple[slice, ...]:
         """Where each tensor sits in the flat parameters."""
         sizes = [math.prod(t.shape) for t in layout_of(recipe_of(self.spec.model).model) if t.part == "params"]
