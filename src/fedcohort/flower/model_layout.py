@@ -11,12 +11,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
+from fedcohort.engines.trained_model import STATISTICS
 from fedcohort.errors import check
 from fedcohort.flower.wire import Refused, read_array
 from fedcohort.types import Array as AnyArray
 from fedcohort.types import Model
-
-_BUFFERS = ("running_mean", "running_var")  # batch normalisation as PyTorch names it
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,12 @@ class ModelLayout:
     @property
     def params(self) -> list[str]:
         """Trainable float arrays."""
-        return [k for k, d in self.dtypes.items() if d.kind == "f" and not k.endswith(_BUFFERS)]
+        return [k for k, d in self.dtypes.items() if d.kind == "f" and not k.endswith(STATISTICS)]
 
     @property
     def buffers(self) -> list[str]:
         """Float statistics that no gradient changes."""
-        return [k for k, d in self.dtypes.items() if d.kind == "f" and k.endswith(_BUFFERS)]
+        return [k for k, d in self.dtypes.items() if d.kind == "f" and k.endswith(STATISTICS)]
 
     @property
     def counters(self) -> list[str]:
