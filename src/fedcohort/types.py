@@ -157,7 +157,7 @@ class RoundResult:
     @property
     def replied(self) -> Mask:
         """Rows with readable reports: OK or FILTERED."""
-        return np.isin(self.outcome, (Outcome.OK, Outcome.FILTERED))
+        return np.equal(self.outcome, Outcome.OK) | np.equal(self.outcome, Outcome.FILTERED)
 
 
 @dataclass(frozen=True, slots=True)

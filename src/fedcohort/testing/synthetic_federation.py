@@ -59,6 +59,7 @@ _WIDTHS: Mapping[str, int] = {
     "probe_weights": PARAMS,
 }
 _BROKEN = (Outcome.FAILED, Outcome.LATE, Outcome.REJECTED, Outcome.FILTERED)
+_REPORTED = (of_side(SIGNALS, "client") | of_side(SIGNALS, "server")) - {"model"}
 _DEADLINE = 60.0  # seconds waited for those that never come
 
 
@@ -181,12 +182,11 @@ class SyntheticFederation:
         """The result of the round: one row per dispatched client in ascending order, NaN where nobody replied."""
         clients = np.sort(cohort.clients)
         outcome = self.outcomes(rnd.index, clients)
-        names = (of_side(SIGNALS, "client") | of_side(SIGNALS, "server")) - {"model"}
-        columns = self._measured(names if self.full else names & needs, rnd.index, clients)
-        silent = ~np.isin(outcome, (Outcome.OK, Outcome.FILTERED))
+        columns = self._measured(_REPORTED if self.full else _REPORTED & needs, rnd.index, clients)
+        silent = (outcome != Outcome.OK) & (outcome != Outcome.FILTERED)
         for value in columns.values():
             value[silent] = np.nan
-        waits = np.isin(outcome, (Outcome.LATE, Outcome.FAILED))
+        waits = (outcome == Outcome.LATE) | (outcome == Outcome.FAILED)
         return RoundResult(
             index=rnd.index,
             clients=clients,
@@ -220,7 +220,7 @@ class SyntheticFederation:
         faults = {
             f"has dtype {chosen.dtype}{chosen.shape}": chosen.ndim != 1 or chosen.dtype != np.int64,
             "names a client twice": np.unique(chosen).size != chosen.size,
-            "names a client that is not available": not np.isin(chosen, rnd.available).all(),
+            "names a client that is not available": not set(chosen.ravel().tolist()) <= set(rnd.available.tolist()),
             f"names more than {most}": chosen.size > most,
         }
         for fault, found in faults.items():
