@@ -109,8 +109,12 @@ class ServerEvaluator(Protocol):
         """True labels of the validation split."""
         ...
 
-    def logits(self, params: Real, split: str) -> Real:
-        """Logits of k models, given as (k, p), on the whole split: (k, n, classes)."""
+    def logits(self, params: Real, split: str, buffers: Real | None = None, /) -> Real:
+        """Logits of k models, given as (k, p), on the whole split: (k, n, classes).
+
+        `buffers` (k, b) are the models' own; without them, those of the model that was last sent out. Never given
+        where the model has none.
+        """
         ...
 
     def gradient(self, params: Real, split: str, rows: Index, target: Real) -> tuple[float, Real]:

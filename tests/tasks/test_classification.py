@@ -2,6 +2,7 @@
 and FedAvg written by hand on digits."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from fedcohort.data.dataset import Dataset
 from fedcohort.data.splits import cut, with_test
 from fedcohort.engines.networks import mlp
 from fedcohort.errors import BadParameter, ContractError, DataError, UnknownName
+from fedcohort.methods._parts.server_validation import logits_of
+from fedcohort.rounds.aggregation import model_gains
 from fedcohort.signals import SIGNALS, of_side
 from fedcohort.tasks import catalogue
 from fedcohort.tasks.classification import ClassificationSpec
@@ -282,12 +285,7 @@ def test_bad_shares():
 def test_modules_too(make_world):
     torch = pytest.importorskip("torch")
 
-    def factory():
-        return torch.nn.Sequential(
-            torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 4)
-        )
-
-    spec = ClassificationSpec("mine", blobs(), factory, Plan(batch_size=10))
+    spec = ClassificationSpec("mine", blobs(), partial(_normalised, torch), Plan(batch_size=10))
     task = spec.bind(make_world(spec.labels(), 5, 4), engine="torch_reference")
     model = task.initial(np.random.default_rng(0))
     trained = task.train(model, np.array([0, 2]), task.plan())
@@ -296,3 +294,24 @@ def test_modules_too(make_world):
     moved = Model(model.params + trained.updates.delta[0], trained.updates.buffers[0], trained.updates.counters[0])
     assert task.evaluate(moved, "test")["loss"] != task.evaluate(model, "test")["loss"]
     assert task.server_evaluator().logits(model.params[None], "validation").shape[0] == 1
+
+
+def test_an_uploaded_model_is_judged_with_its_own_statistics(make_world):
+    """Batch normalisation: weights of a client with another model's statistics are a model that nobody has."""
+    torch = pytest.importorskip("torch")
+    spec = ClassificationSpec("mine", blobs(), partial(_normalised, torch), Plan(batch_size=10, lr=0.1))
+    task = spec.bind(make_world(spec.labels(), 5, 4), engine="torch_reference")
+    model = task.initial(np.random.default_rng(0))
+    sent = task.train(model, np.array([0, 2]), task.plan()).updates
+    evaluator, base = task.server_evaluator(), model.params
+    mine = [replace(model, params=base + d, buffers=b) for d, b in zip(sent.delta, sent.buffers, strict=True)]
+    expected = [task.evaluate(model, "validation")["loss"] - task.evaluate(m, "validation")["loss"] for m in mine]
+    assert model_gains(sent.delta, base, evaluator, sent.buffers) == pytest.approx(expected, abs=1e-5)
+    assert model_gains(sent.delta, base, evaluator) != pytest.approx(expected, abs=1e-2)
+    assert logits_of(evaluator, base + sent.delta, "validation", sent.buffers)[1] == pytest.approx(
+        evaluator.evaluate(mine[1], "validation"), abs=1e-5
+    )
+
+
+def _normalised(torch):
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 4))

@@ -34,7 +34,7 @@ import numpy as np
 from fedcohort.core.constraints import Choice, Interval
 from fedcohort.errors import check, checked
 from fedcohort.methods._parts.inner_method import MethodWrapper, local_params
-from fedcohort.methods._parts.server_validation import validation_evaluator
+from fedcohort.methods._parts.server_validation import logits_of, validation_evaluator
 from fedcohort.methods._parts.subset_search import SCORES, best_subset
 from fedcohort.methods.base import MethodBase, Step, multiplicity, total_samples, weighted_sum
 from fedcohort.protocols import Aggregation, Method
@@ -79,7 +79,7 @@ class FedCA(MethodWrapper):
     def choose(self, model: Model, updates: Updates, context: Aggregation) -> tuple[Mask, dict[str, float]]:
         """Eq. 4."""
         evaluator = validation_evaluator(context.server_evaluator, self.name)
-        logits = evaluator.logits(local_params(model, updates), "validation")
+        logits = logits_of(evaluator, local_params(model, updates), "validation", updates.buffers)
         sound = np.isfinite(logits).all(axis=(1, 2))
         kept = np.zeros(len(updates), np.bool_)
         if not sound.any():

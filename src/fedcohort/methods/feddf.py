@@ -44,7 +44,7 @@ from fedcohort.methods._parts.distillation import (
     probabilities,
 )
 from fedcohort.methods._parts.inner_method import MethodWrapper, local_params
-from fedcohort.methods._parts.server_validation import accuracy, validation_evaluator
+from fedcohort.methods._parts.server_validation import accuracy, logits_of, validation_evaluator
 from fedcohort.methods.base import Double
 from fedcohort.protocols import Aggregation, Method, ServerEvaluator
 from fedcohort.types import Mask, Model, Real, Updates
@@ -108,7 +108,7 @@ class FedDF(MethodWrapper):
         if not self.drop_worst:
             return everybody, {}
         evaluator = validation_evaluator(context.server_evaluator, "feddf(drop_worst=True)")
-        logits = evaluator.logits(local_params(model, updates), "validation")
+        logits = logits_of(evaluator, local_params(model, updates), "validation", updates.buffers)
         good = accuracy(logits, evaluator.labels("validation")) >= CHANCE_FACTOR / evaluator.classes
         kept = good if good.any() else everybody
         return kept, {"feddf_dropped": float(len(updates) - kept.sum())}
@@ -121,7 +121,7 @@ class FedDF(MethodWrapper):
         if split is None or context.server_evaluator is None:
             return after, {"feddf_distilled": 0.0}
         evaluator = context.server_evaluator
-        target = ensemble(evaluator, split, local_params(before, kept))
+        target = ensemble(evaluator, split, local_params(before, kept), kept.buffers)
         if target is None:
             return after, {"feddf_distilled": 0.0}
         start = divergence(target, probabilities(evaluator.logits(after.params[None], split)[0]))
@@ -178,11 +178,12 @@ class EarlyStopping:
         return float(accuracy(logits, self.evaluator.labels("validation"))[0])
 
 
-def ensemble(evaluator: ServerEvaluator, split: str, models: Real) -> Double | None:
+def ensemble(evaluator: ServerEvaluator, split: str, models: Real, buffers: Real | None = None) -> Double | None:
     """softmax of the mean logits of all models with finite logits; one model at a time, for memory."""
     total, count = np.zeros(()), 0
-    for one in models:
-        logits = evaluator.logits(one[None], split)[0].astype(np.float64)
+    for k in range(len(models)):
+        own = None if buffers is None else buffers[k : k + 1]
+        logits = logits_of(evaluator, models[k : k + 1], split, own)[0].astype(np.float64)
         if np.isfinite(logits).all():
             total, count = total + logits, count + 1
     return probabilities(total / count) if count else None

@@ -55,7 +55,7 @@ from fedcohort.methods._parts.distillation import (
     probabilities,
 )
 from fedcohort.methods._parts.inner_method import local_params
-from fedcohort.methods._parts.server_validation import accuracy, validation_evaluator
+from fedcohort.methods._parts.server_validation import accuracy, logits_of, validation_evaluator
 from fedcohort.methods.base import Buffers, Double, MethodBase, Step, multiplicity, normalised, weighted_sum
 from fedcohort.protocols import Aggregation, ServerEvaluator
 from fedcohort.types import Index, Mask, Model, Objective, Plan, Real, Updates
@@ -129,13 +129,13 @@ class RHFL(MethodBase):
         split = self.public.split(context.server_evaluator) if self.passes else None
         moved, info = np.zeros(local.shape), {"rhfl_distilled": float(split is not None), "rhfl_loss_reports": reports}
         if split is not None and context.server_evaluator is not None and len(updates) > 1:
-            moved, named = self._teach(context.server_evaluator, split, local, weight, context.rng)
+            moved, named = self._teach(context.server_evaluator, split, local, weight, context.rng, updates.buffers)
             info["rhfl_classes"] = float(named)
         share = normalised(weight * multiplicity(updates, context))
         info["rhfl_top_weight"] = float(share.max())
         if self.mode == "native":
             evaluator = validation_evaluator(context.server_evaluator, "rhfl(mode='native')")
-            logits = evaluator.logits((local + moved).astype(np.float32), "validation")
+            logits = logits_of(evaluator, (local + moved).astype(np.float32), "validation", updates.buffers)
             info["rhfl_personal_accuracy"] = float(accuracy(logits, evaluator.labels("validation")).mean())
         change = weighted_sum(share, updates.delta) + weighted_sum(share, moved)
         return Step(change, np.ones(len(updates), np.bool_), info)
@@ -151,7 +151,13 @@ class RHFL(MethodBase):
         return confidence_weights(before, now, form=self.confidence, gain=self.gain), float(known.sum())
 
     def _teach(
-        self, evaluator: ServerEvaluator, split: str, local: Real, weight: Double, rng: np.random.Generator
+        self,
+        evaluator: ServerEvaluator,
+        split: str,
+        local: Real,
+        weight: Double,
+        rng: np.random.Generator,
+        buffers: Real | None = None,
     ) -> tuple[Double, int]:
         """Eq. 2 for every copy: how far each one moves, and how many classes the cohort predicts altogether.
 
@@ -162,7 +168,7 @@ class RHFL(MethodBase):
         schedule = Schedule(self.lr, steps, self.batch_size, clip=math.inf, cosine=False)
         copies, named = local.astype(np.float64), 0
         for index in range(self.passes):
-            said = probabilities(evaluator.logits(copies.astype(np.float32), split))
+            said = probabilities(logits_of(evaluator, copies.astype(np.float32), split, buffers))
             sound: Mask = np.asarray(np.isfinite(said).all(axis=(1, 2)))
             named = int(np.unique(said[sound].argmax(axis=2)).size)
             for k in np.flatnonzero(sound):

@@ -84,7 +84,7 @@ def server_signals(needs: frozenset[str], landed: Landed, base: Real, backend: B
     updates, m, rows, last_layer = landed.updates, landed.cohort.clients.size, positions(landed), backend.last_layer
     computed = _computed(needs - landed.signals.keys(), updates, base, last_layer)
     if "model_gain" in needs:
-        computed["model_gain"] = model_gains(updates.delta, base, backend.server_evaluator)
+        computed["model_gain"] = model_gains(updates.delta, base, backend.server_evaluator, updates.buffers)
     out: Arrays = {n: scattered(c, rows, m) for n, c in computed.items()}
     for name in of_side(needs, "client"):
         if name not in landed.signals and name not in out:
@@ -121,16 +121,17 @@ def _computed(needs: frozenset[str], updates: Updates, base: Real, last_layer: s
     return out
 
 
-def model_gains(delta: Real, base: Real, evaluator: ServerEvaluator | None) -> Real:
+def model_gains(delta: Real, base: Real, evaluator: ServerEvaluator | None, buffers: Real | None = None) -> Real:
     """By how much each uploaded model alone lowers the loss on the server's validation data; NaN without such data.
 
-    A model without a finite loss counts as one that loses all that can be lost.
+    An uploaded model has its own `buffers`. One without a finite loss counts as one that loses all that can be lost.
     """
     if evaluator is None or not evaluator.size("validation"):
         return np.full(len(delta), np.nan)
     starts, which = np.unique(np.atleast_2d(base), axis=0, return_inverse=True) if base.ndim > 1 else (base[None], 0)
     before = np.array([mean_loss(start, evaluator) for start in starts])[which]
-    after = np.array([mean_loss(row, evaluator) for row in delta + base])
+    own = [None] * len(delta) if buffers is None else buffers
+    after = np.array([mean_loss(row, evaluator, stats) for row, stats in zip(delta + base, own, strict=True)])
     return np.asarray(before - after, np.float64)
 
 

@@ -241,7 +241,7 @@ class Session:
             raise JournalDamaged(
                 f"{kind} of round {self.index}",
                 "doing the round again gave another record than the journal holds",
-                "resume with the program, data and seed that started the run",
+                "resume with the program, data and seed that started the run, or remove its folder and begin again",
             )
 
 

@@ -272,7 +272,7 @@ class BoundClassification:
 class ArrayServerEvaluator:
     """The server's own data and the model's forward and backward pass.
 
-    For models with buffers the logits use those of the model that was last sent out for training.
+    For models with buffers the logits use those that are given, or else those of the model that was last sent out.
     """
 
     def __init__(self, spec: ClassificationSpec, engine: Engine) -> None:
@@ -291,9 +291,9 @@ class ArrayServerEvaluator:
         check(split == "validation", f"labels of {split!r}", "only the validation split is labelled", "use it")
         return self._spec.answers(split)
 
-    def logits(self, params: Real, split: str) -> Real:
+    def logits(self, params: Real, split: str, buffers: Real | None = None) -> Real:
         """Logits of k models, given as (k, p), on the whole split: (k, n, classes)."""
-        return self._logits(params, _server_side(split), _rows(self.buffers))
+        return self._logits(params, _server_side(split), _rows(self.buffers) if buffers is None else buffers)
 
     def gradient(self, params: Real, split: str, rows: Index, target: Real) -> tuple[float, Real]:
         """Mean soft-target cross-entropy on these rows and its gradient (p,)."""

@@ -30,8 +30,9 @@ class LinearEvaluator:
         del split
         return self._y
 
-    def logits(self, params: Real, split: str) -> Real:
-        """W x + b of every model."""
+    def logits(self, params: Real, split: str, buffers: Real | None = None) -> Real:
+        """W x + b of every model; it has no buffers."""
+        del buffers
         weight, bias = self._split(np.atleast_2d(params))
         return np.asarray(np.einsum("kcf,nf->knc", weight, self._x[split]) + bias[:, None, :], np.float64)
 

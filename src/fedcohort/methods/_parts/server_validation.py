@@ -36,9 +36,17 @@ def accuracy(logits: Real, labels: Index) -> Double:
     return right
 
 
-def mean_loss(params: Real, evaluator: ServerEvaluator) -> float:
+def logits_of(evaluator: ServerEvaluator, params: Real, split: str, buffers: Real | None) -> Real:
+    """Logits of k models, each with the statistics that were trained with it, where the model has any."""
+    if buffers is None or not buffers.size:
+        return evaluator.logits(params, split)
+    return evaluator.logits(params, split, buffers)
+
+
+def mean_loss(params: Real, evaluator: ServerEvaluator, buffers: Real | None = None) -> float:
     """Cross-entropy of one model on the validation data; LARGEST_LOSS where it is larger or not a number."""
     with np.errstate(over="ignore", invalid="ignore"):
-        logits = np.asarray(evaluator.logits(params[None], "validation")[0], np.float64)
+        own = None if buffers is None else buffers[None]
+        logits = np.asarray(logits_of(evaluator, params[None], "validation", own)[0], np.float64)
         found = float(cross_entropy(log_softmax(logits), evaluator.labels("validation")).mean())
     return min(found, LARGEST_LOSS) if np.isfinite(found) else LARGEST_LOSS
