@@ -60,6 +60,21 @@ def test_results_are_those_of_the_study(study):
     assert (found["title"], found["departures"]) == (study.title, list(study.departures["laptop"]))
 
 
+def test_a_run_has_one_number_in_all_tables():
+    """Tables share runs; where two results knew different numbers of one, one of them would be nobody's."""
+    known, several = {}, []
+    for path in sorted((ROOT / "results").glob("*-*.json")):
+        found, here = reproduce.load(path), {}
+        for cell in found["cells"]:
+            for seed, value in cell["values"].items():
+                here.setdefault((cell["digests"][seed], cell["quantity"]), set()).add(value)
+        for run, values in here.items():
+            if len(values) == 1 and run[1] in ("best", "terminal", "stable", "early_stop"):
+                several += [(path.name, *run)] if known.setdefault(run, values) != values else []
+    assert known
+    assert not several
+
+
 def test_the_pages_are_made_of_the_results(tmp_path):
     """`fedcohort reproduce --page docs/papers.md`, as the index itself says: every page, and no other."""
     (tmp_path / "pictures").symlink_to(ROOT / "docs" / "pictures")  # it links those that are there

@@ -56,6 +56,26 @@ def test_the_main_claim_is_tested_alone_and_the_others_together():
     assert (main["verdict"], main["main"], main["needs"]) == (HOLDS, True, 6)
 
 
+def test_too_few_seeds_for_so_many_claims_are_undecided_however_they_fall():
+    """Six seeds cannot decide one of three others: that they do not agree is not known either."""
+    mixed = one(by_seed(5, 1, 7, 2, 6, 3), by_seed(4, 3, 5, 4, 4, 4), others=3)
+    assert (mixed["verdict"], mixed["needs"]) == (UNDECIDED, 7)
+    eight = by_seed(5, 1, 7, 2, 6, 3, 5, 1), by_seed(4, 3, 5, 4, 4, 4, 4, 3)
+    assert one(*eight, others=3)["verdict"] == NOISE
+
+
+@pytest.mark.parametrize("first", [1.0, -1.0])
+def test_claims_that_were_not_measured_count_in_the_correction(first):
+    """One of seven measured with eight seeds: 2 / 2^8 * 7 = 0.055 and what is weaker are both not enough."""
+    places = [(name, "x") for name in "abcdefgh"]
+    claims = [Claim(name, (place,), (("none", "x"),)) for name, place in zip("abcdefgh", places, strict=True)]
+    values = {place: {} for place in places} | {("none", "x"): by_seed(*[0.0] * 8)}
+    values["b", "x"] = by_seed(first, 2, 3, 4, 5, 6, 7, 8)
+    found = judge(claims, values, dict.fromkeys(places, 1), {})[1]
+    assert (found["verdict"], found["needs"]) == (UNDECIDED, 9)
+    assert found["adjusted"] == pytest.approx(7 * found["p"])
+
+
 def test_alike_is_tested_too():
     """Six differences within 1 by the interval; the test sees one seed far out and does not agree."""
     found = one(by_seed(1, 1, 1, 1, 1, 1.1), by_seed(*[1.0] * 6), within=1.0)
@@ -103,6 +123,8 @@ def test_never_counts_as_a_defeat_and_enters_no_mean():
     six = one(by_seed(*SIX), by_seed(None, None, None, 9, 10, 12), better=-1)
     assert six["verdict"] == HOLDS  # 6 of 6: the sign test gives 0.031
     assert six["p"] == pytest.approx(2 / 64)
+    twelve = one(by_seed(*[20.0] * 12), by_seed(19, 18.5, *[None] * 10), better=-1)
+    assert (twelve["wins"], twelve["losses"], twelve["verdict"]) == (10, 2, HOLDS)  # not the mean of two of twelve
 
 
 def test_against_what_was_published():

@@ -49,12 +49,14 @@ READING = f"""## How to read the tables
 * Claims are judged by the rule of `fedcohort compare`: differences are averaged over columns within each seed, and a
   claim *holds* or *does not hold* when the interval over seeds leaves zero (or the margin) out and the exact Wilcoxon
   test says so too. The first claim of a table is its **main claim**, what the table is printed for: it is tested on its
-  own, and {ENOUGH} seeds can decide it. The others are corrected for their number (Holm) and need more. With fewer
-  seeds a claim is *undecided*: the differences show a direction only. *Inside the noise*: enough seeds, and they do not
-  agree. *Not measured*: runs are missing. Claims that are "not in the paper" are our own questions, and
-  are counted apart.
+  own (not corrected over tables), and {ENOUGH} seeds can decide it. The others are corrected for their number (Holm)
+  and need more. With fewer seeds than that a claim is *undecided*: the differences show a direction only. *Inside the
+  noise*: enough seeds, and they do not agree. *Not measured*: runs are missing. Claims that are "not in the
+  paper" are our own questions, and are counted apart.
 * Values, configurations and digests of every run are in `results/`. A study that is half done says so: the same command
-  continues it, and keeps what is known of runs whose digests are still the same.
+  continues it, and keeps what is known of runs whose digests are still the same. Some were made with earlier kernels
+  of the engine, which round otherwise in the last bit; training makes that a point more or less, either way. So a run
+  done again may give another number than the one that is kept (11 of 18 that were tried did), within its noise.
 """
 
 

@@ -30,10 +30,8 @@ def judge(
     """What was found for every claim of a study, with a verdict in words."""
     found = [_measured(claim, values, better[claim.left[0]], published) for claim in claims]
     for family in (found[:1], found[1:]):
-        tested = [row for row in family if row["p"] is not None]
-        for row, adjusted in zip(tested, paired.holm([row["p"] for row in tested]), strict=True):
-            row["adjusted"] = float(adjusted)
-        for row in family:
+        for row, adjusted in zip(family, paired.holm([_known(row["p"]) for row in family]), strict=True):
+            row["adjusted"] = None if row["p"] is None else float(adjusted)
             row["needs"] = paired.seeds_for(len(family))
     for claim, row in zip(claims, found, strict=True):
         row["main"] = row is found[0]
@@ -63,11 +61,17 @@ def _measured(claim: Claim, values: Values, better: int, published: Mapping[Plac
         "low": low,
         "high": high,
         "seeds": len(by_seed),
+        "complete": len(whole) == len(by_seed),
         "wins": wins,
         "losses": losses,
         "p": _p(_gains(claim, d, better), wins, losses, complete=len(whole) == len(by_seed)) if by_seed else None,
         "adjusted": None,
     }
+
+
+def _known(p: float | None) -> float:
+    """What was not measured yet is one of the claims all the same."""
+    return 1.0 if p is None else p
 
 
 def _pairs(claim: Claim, values: Values, published: Mapping[Place, Value]) -> dict[int, list[tuple[Value, Value]]]:
@@ -105,14 +109,14 @@ def _verdict(claim: Claim, row: Mapping[str, Any], better: int) -> str:
     seeds, low, high = row["seeds"], row["low"], row["high"]
     if not seeds:
         return UNKNOWN
-    if seeds < paired.VERDICT_SEEDS or (seeds < row["needs"] and row["p"] == paired.least_p(seeds)):
-        return UNDECIDED  # too few seeds, or as clear as so many can be, and not enough for so many claims
-    if low is None:
+    if seeds < paired.VERDICT_SEEDS:
+        return UNDECIDED
+    if low is None or not row["complete"]:  # where a target was not reached, a mean would be of the other seeds only
         ends: tuple[float, ...] = (row["wins"] - row["losses"],)
     elif claim.within is None:
         ends = tuple(better * end - claim.margin for end in (low, high))
     else:
         ends = (claim.within - max(abs(low), abs(high)), claim.within - max(low, -high, 0.0))
     if row["adjusted"] >= paired.ALPHA or min(ends) <= 0 <= max(ends):
-        return NOISE
+        return NOISE if seeds >= row["needs"] else UNDECIDED
     return HOLDS if min(ends) > 0 else FAILS

@@ -20,7 +20,7 @@ from fedcohort.papers.fedacs.fedacs_setting import (
 )
 from fedcohort.papers.fedacs.fedacs_table2 import IMPROVEMENT, gained
 from fedcohort.papers.published import published
-from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats, quantity
+from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Study, beats, quantity
 
 GAINED = published("fedacs", "fig6")[FEW]
 
@@ -28,10 +28,10 @@ GAINED = published("fedacs", "fig6")[FEW]
 def cells(scale: str) -> Sequence[Cell]:
     """Everybody in the few-class environment; FedACS in the uniform one for comparison."""
     found = []
-    for who in (IID, *RIVALS):
+    for who in (IID, *RIVALS, PERFECT_ROW):
         found.append(Cell(who, FEW, run(scale, FEW, who), quantity("terminal")))
     back = improvement((BASE, FEW), (IID, FEW))
-    for who in RIVALS[1:]:
+    for who in (*RIVALS[1:], PERFECT_ROW):
         found.append(Cell(who, gained(FEW), run(scale, FEW, who), back, GAINED.get(who)))
     for who in (IID, BASE, ACS):
         found.append(Cell(who, UNIFORM, run(scale, UNIFORM, who), quantity("terminal")))

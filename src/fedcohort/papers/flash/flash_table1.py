@@ -94,7 +94,8 @@ def claims(block: str, scale: str) -> Sequence[Claim]:
     for row in RIVALS:
         if row in rows(scale):
             gap = average(block, FLASH, where) - average(block, row, where)
-            found.append(row_beats(f"FLASH beats {row} {over}", FLASH, row, where, round(gap, 2)))
+            mine, like = flash.rewarded_as(row, scale)
+            found.append(row_beats(f"FLASH{like} beats {row} {over}", mine, row, where, round(gap, 2)))
     return [*found, *our_own(questions(block, scale, where))]
 
 

@@ -18,6 +18,7 @@ from fedcohort.core.stats import spearman
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.hetero_select.hetero_select_setting import DEPARTURES, STABLE, hetero, rounds, run
 from fedcohort.papers.study import (
+    PERFECT_ROW,
     SEEDS,
     Cell,
     Claim,
@@ -28,6 +29,7 @@ from fedcohort.papers.study import (
     beats,
     of_scale,
     our_own,
+    perfect,
     quantity,
     row_beats,
 )
@@ -117,6 +119,7 @@ def away_cells(scale: str) -> Sequence[Cell]:
     found = []
     adaptive = changed(scale, adaptive=True)
     texts = {CHOSEN: hetero(scale), ADAPTIVE: adaptive, FOLLOWING: adaptive, RANDOM: "uniform"}
+    texts[PERFECT_ROW] = perfect("complete")
     for row, text in texts.items():
         for what in AWAY:
             keys = away(run(scale, text, adapt=0.1 if row == FOLLOWING else 0.0), what)
