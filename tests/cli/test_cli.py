@@ -73,6 +73,18 @@ def test_run_writes_a_folder_that_list_finds(tmp_path):
     ).read_bytes()
 
 
+@pytest.mark.parametrize(
+    "way",
+    [
+        ["--world", "mixed-v1(latency__factors=[1.0, 2.0], latency__shares=[0.5, 0.5])"],
+        ["--set", "world.latency.factors=[1.0, 2.0]", "--set", "world.latency.shares=[0.5, 0.5]"],
+    ],
+)
+def test_fields_of_a_world_that_fit_only_together(tmp_path, way):
+    out, _ = fedcohort("run", *FEW, *way, cwd=tmp_path)
+    assert "3 rounds, accuracy" in out
+
+
 def test_an_unfinished_run_is_resumed_by_running_it_again(tmp_path):
     fedcohort("run", *FEW, cwd=tmp_path)
     folder = next((tmp_path / "runs").iterdir())

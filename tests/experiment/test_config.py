@@ -140,6 +140,22 @@ def test_normal_texts_build_the_same_object():
     }
 
 
+def test_fields_of_a_world_that_fit_only_together():
+    """Two factors do not fit the four shares of mixed-v1, nor a field the kind that a later key names."""
+    both = "mixed-v1(latency__factors=(1.0, 2.0), latency__shares=(0.5, 0.5))"
+    turned = "mixed-v1(clients=50, latency__shares=[0.5, 0.5], latency__factors=[1.0, 2.0])"  # 50 is the default
+    for text in (both, turned):
+        assert RunConfig(world=text).canonical().world == both
+    tables = {"world": {"latency__factors": [1.0, 2.0], "latency__shares": [0.5, 0.5]}}
+    assert from_mapping(tables).canonical().world == both
+    late = texts.canonical("world", "mixed-v1(latency__sigma=0.7, latency='lognormal')")
+    assert late == "mixed-v1(latency='lognormal', latency__sigma=0.7)"
+    twice = texts.canonical("world", "mixed-v1(noise='none', noise__kind='none')")
+    assert twice == "mixed-v1(noise='none')"
+    with pytest.raises(BadParameter, match="as many entries as shares, 4"):
+        RunConfig(world="mixed-v1(latency__factors=[1.0, 2.0])").canonical()
+
+
 @pytest.mark.parametrize(
     ("start", "key", "value", "expected"),
     [

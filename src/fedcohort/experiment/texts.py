@@ -222,16 +222,24 @@ def is_file(kind: str, text: str) -> bool:
 
 
 def _effective(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The overrides of a world that change something, sorted where their order does not matter."""
-    kept: dict[str, Any] = {}
-    for key, value in given.items():
-        if _world(name, {**kept, key: value}) != _world(name, kept):
-            kept[key] = value
+    """The overrides of a world that change something, sorted where their order does not matter.
+
+    Keys are left out of the whole, one at a time: some fit only together (latency__factors with latency__shares).
+    """
+    whole, kept = _world(name, given), given  # refuses a key that is wrong
+    for key in reversed(given):  # of two keys that say the same, the first stays
+        fewer = {k: v for k, v in kept.items() if k != key}
+        kept = fewer if _says(name, fewer, whole) else kept
     ordered = dict(sorted(kept.items()))
+    return ordered if _says(name, ordered, whole) else kept
+
+
+def _says(name: str, overrides: dict[str, Any], whole: dict[str, Any]) -> bool:
+    """Whether these overrides make this world; some cannot do without others, or not in this order."""
     try:
-        return ordered if _world(name, ordered) == _world(name, kept) else kept
-    except (BadParameter, UnknownName):  # a section's kind must come before its fields
-        return kept
+        return _world(name, overrides) == whole
+    except (BadParameter, UnknownName):
+        return False
 
 
 def _world(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
