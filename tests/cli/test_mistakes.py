@@ -59,6 +59,8 @@ COMMANDS = {  # a command -> parts of the sentence
     "run --set rounds.x=1": "rounds.x: rounds is one value, without parameters; write rounds=VALUE",
     "run --set seed=true": "seed = True: it must be a whole number",
     "run --set over_select=inf": "over_select = inf: it must be at least 1 and finite",
+    "run --set score=f1": "score = 'f1': on validation data this task measures accuracy, loss, macro_f1; name one",
+    "run --set score=loss --set stop_at=0.5": "stop_at = 0.5 with score = 'loss': |use patience, or another score",
     "run --set stop_at=80": "stop_at = 80: it must be between 0 and 1; use e.g. 0.8",
     "run --set patience=soon": "patience = 'soon': it must be a whole number; use e.g. 20",
     "run --set max_privacy=P9": "max_privacy = 'P9': it must be one of P0, P1, P2, P3",

@@ -84,6 +84,7 @@ CHANGES = {
     "use_floor": 0.25,
     "weight_by_use": 1.0,
     "size_schedule": "0:all, 1:10",
+    "score": "macro_f1",
     "stop_at": 0.9,
     "patience": 5,
     "device": "cpu",

@@ -46,7 +46,7 @@ class Trial(Protocol):
 def optuna_objective(
     space: Space, *, seeds: int = 1, store: str | Path | None = None, **keys: Any
 ) -> Callable[[Trial], float]:
-    """The objective of an Optuna study: the best validation accuracy of a run, averaged over `seeds` seeds.
+    """The objective of an Optuna study: the best validation accuracy (or `score`), averaged over `seeds` runs.
 
     `space` says what is tuned: a key of a run, or a parameter such as "selector.explore", with a tuple (low, high) of
     numbers, a list of values, or a function of the trial. `keys` is what else `simulate` takes, where `seed` is the
@@ -78,7 +78,7 @@ def optuna_objective(
             else:
                 history = simulate(**run, on_round=_told(trial, seed - first))
             scores = history.column("score")
-            rule = "no round of this run has a validation accuracy"
+            rule = f"no round of this run has a validation {values.get('score', 'accuracy')}"
             measured = bool(np.isfinite(scores).any())
             check(measured, f"task {values.get('task', '')}", rule, "choose a task that measures one")
             found.append(float(np.nanmax(scores)))

@@ -49,7 +49,7 @@ def without_score(selector: Selector, result: RoundResult) -> bool:
     if missing:
         warnings.warn(
             f"round {result.index} has no score, and {type(selector).__name__} learns from it: measure the accuracy on "
-            "validation data (RoundResult.score; in Flower an evaluate_fn, or score=NAME).",
+            "validation data, or name what is measured with score=NAME (RoundResult.score; in Flower an evaluate_fn).",
             RunWarning,
             stacklevel=3,
         )

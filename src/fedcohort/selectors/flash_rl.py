@@ -22,7 +22,8 @@ Departures from the paper (numbers of the list of errors in `docs/selectors/flas
       `slowest`), in [0, 1]: in seconds it would swamp zeta. With alphas up to 1, rewards lie in [-1, 1].
     * A3-A5: the argmax of the target is on the next state; all sub-actions are learned from, and only these.
     * A6, A7, A11: n_k counts samples; only the last of `horizon` rounds is terminal; every input is standardised.
-    * A8: P_t is the score on the server's validation data. A9: `min_delta` is the rise that counts as one.
+    * A8: P_t is measured on the server's validation data: accuracy, or what a run's key `score` names (F1).
+    * A9: `min_delta` is the rise that counts as one.
     * A12: lambda weighs the new utility, as in (8). The first score counts as a rise.
     * A client that does not reply has utility 0 and the time that the server waited for it (`failure="skip"`: no
       reward).

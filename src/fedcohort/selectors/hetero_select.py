@@ -19,7 +19,7 @@ mm scales to [0, 1] over the candidates (a constant becomes 1/2); t counts round
 
 adaptive=True answers the paper's open question with two rules of ours, in which both numbers follow the run:
 
-    tau -> tau theta,   theta <- 0.9 theta after a round of the best validation accuracy so far, theta / 0.9 after any
+    tau -> tau theta,   theta <- 0.9 theta after a round of the best validation score so far, theta / 0.9 after any
                         other, within [0.1, 2]: choose more sharply while it goes well, explore when it stalls    (10)
     gamma -> gamma (1 + std h / mean h):  the less evenly clients were asked, the more staleness counts          (11)
 
@@ -91,7 +91,7 @@ class HeteroSelectState(Table):
     apart: Real = column(-1.0)  # 1 - cos of eq. 2; negative: not known
     way: Real = ragged(np.float32)  # moving mean of updates
     heat: float = 1.0  # theta of eq. 10
-    top: float = -1.0  # best validation accuracy so far
+    top: float = -np.inf  # best validation score so far
 
 
 class HeteroSelect(StatefulSelector[HeteroSelectState]):

@@ -25,6 +25,7 @@ from fedcohort.rounds.backend import Arrivals, Dispatch, Fates
 from fedcohort.rounds.outstanding import joined, replies_from, reply_table
 from fedcohort.sim.run_settings import RunSettings
 from fedcohort.sim.uploads import drop_tensors, plan_rows
+from fedcohort.sim.validation_score import score_of
 from fedcohort.types import (
     Array,
     Arrays,
@@ -223,8 +224,8 @@ class Federation:
         self._sent = None
 
     def evaluate(self, index: int, model: Model, *, last: bool) -> tuple[float, dict[str, Any]]:
-        """Accuracy on validation data, and everything on test data every so many rounds."""
-        score = float(self.task.evaluate(model, "validation").get("accuracy", math.nan))
+        """The score on validation data, and everything on test data every so many rounds."""
+        score = score_of(self.task.evaluate(model, "validation"), self.settings.score)
         due = last or index % self.settings.evaluate_every == 0 or self.stops(score)
         return score, {k: float(v) for k, v in (self.task.evaluate(model, "test") if due else {}).items()}
 

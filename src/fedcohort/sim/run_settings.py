@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fedcohort.core.constraints import Count, CountOrZero, Interval, Positive
+from fedcohort.errors import check
 from fedcohort.rounds.policy import Privacy, RoundPolicy, setting
+from fedcohort.sim.validation_score import ACCURACY, ERRORS
 
 Goal = Annotated[float, Interval(0, 1, example=0.8)]
 Patience = Annotated[int, Interval(0, example=20)]
@@ -24,6 +26,15 @@ class RunSettings(RoundPolicy):
     lr_decay: Positive = setting(1.0, "factor on the learning rate after every round")
     max_privacy: Privacy = setting("P2", "highest privacy level a selector may read")
     max_norm: Norm = setting(math.inf, "updates of a larger norm are rejected")
-    stop_at: Goal = setting(0.0, "validation accuracy at which the run ends (0: it has all its rounds)")
-    patience: Patience = setting(0, "rounds without a better validation accuracy after which it ends (0: never)")
+    score: str = setting(ACCURACY, "metric of the validation data that selectors learn from, e.g. macro_f1, f1, loss")
+    stop_at: Goal = setting(0.0, "validation accuracy (or `score`) at which the run ends (0: it has all its rounds)")
+    patience: Patience = setting(
+        0, "rounds without a better validation accuracy (or `score`) after which it ends (0: never)"
+    )
     snapshot_every: Count = setting(1, "rounds between two snapshots that a run can be resumed from")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rises = not (self.stop_at and self.score in ERRORS)
+        rule = "a run ends where its score rises to stop_at, and this one falls"
+        check(rises, f"stop_at = {self.stop_at} with score = {self.score!r}", rule, "use patience, or another score")

@@ -22,6 +22,7 @@ from fedcohort.rounds.validation import Limits
 from fedcohort.sim.federation import Federation
 from fedcohort.sim.run_settings import RunSettings
 from fedcohort.sim.stopping import Stopping
+from fedcohort.sim.validation_score import ACCURACY, check_score
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.snapshots import Snapshots
 from fedcohort.types import Model
@@ -66,7 +67,9 @@ class Simulation:
             task.initial(generator(settings.seed, "model")),
             limits=Limits(max_norm=settings.max_norm),
         )
-        self.stopping = Stopping(settings.stop_at, settings.patience)
+        if settings.score != ACCURACY:
+            check_score(task.evaluate(self.engine.model, "validation"), settings.score)
+        self.stopping = Stopping(settings.stop_at, settings.patience, settings.score)
         stops = WeakMethod(self._stops)  # without a cycle a run's data go with it, not with a garbage collection later
         self.engine.stops = self.federation.stops = lambda score: bool((known := stops()) and known(score))
         self.attach(journal, snapshots)
@@ -117,7 +120,7 @@ class Simulation:
         before = self.task.evaluate(self.task.initial(generator(settings.seed, "model")), "test")
         found = findings(history, settings, before, self.model, self.world)
         if (settings.stop_at or settings.patience) and not np.isfinite(history.column("score")).any():
-            found.append("stop_at and patience had no effect: this task measures no validation accuracy.")
+            found.append(f"stop_at and patience had no effect: this task measures no validation {settings.score}.")
         history.notes += found
         for text in found:
             warnings.warn(text, RunWarning, stacklevel=3)
