@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -357,3 +358,23 @@ def test_a_selector_that_learns_from_scores_is_told_once_that_there_are_none(rec
     assert not make_selector("hetero-select").reads_score
     assert make_selector("hetero-select(adaptive=True)").reads_score
     assert not make_selector("favor(mode='pretrained')").reads_score
+
+
+def test_a_selector_is_told_once_that_there_is_none_of_the_only_signal_that_it_learns_from(recwarn):
+    warnings.simplefilter("always")
+
+    def told(*gains, outcome=Outcome.OK):
+        recwarn.clear()
+        selector = Fixed([0])
+        selector.learns_only_from = {"model_gain": "measure it"}
+        session = Session(selector, cohort_size=1, seed=0)
+        for i, gain in enumerate(gains):
+            session.ask(np.arange(2))
+            signals = Signals({} if gain is None else {"model_gain": np.array([gain])})
+            session.tell(replace(result(i, [0]), outcome=np.array([outcome], np.int8), signals=signals))
+        return [str(w.message) for w in recwarn if issubclass(w.category, RunWarning)]
+
+    nan = float("nan")
+    said = "round 0 brings no 'model_gain', and Fixed learns from nothing else: measure it."
+    assert told(nan, nan) == told(None, None) == [said]
+    assert told(0.1, nan) == told(nan, nan, outcome=Outcome.FAILED) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -324,6 +325,25 @@ def test_without_validation_data_the_fall_of_the_own_loss_is_paid():
     x, y = flash.context.settle(flash.state, 1, Probed(np.array([0, 1]), Signals(answers, flash.needs)))
     assert y.tolist() == [0.5, 0.0]  # (4 - 3) / 2, and nothing for a loss that rose
     assert len(x) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["flash({})", "neural-bandit(reward='model', {})", "restless-bandit(reward='model', {})"]
+)
+def test_without_validation_data_and_probes_a_run_says_that_nothing_is_learned(name, recwarn):
+    warnings.simplefilter("always")
+
+    def warned(refresh, task, wrapper="{}"):
+        recwarn.clear()
+        selector = wrapper.format(name.format(f"refresh='{refresh}'"))
+        build(from_mapping({"selector": selector, "task": task, "rounds": 2, "cohort_size": 3})).run()
+        return [str(w.message) for w in recwarn if "model_gain" in str(w.message)]
+
+    (words,) = warned("none", "digits-softmax(validation=0.0)")
+    assert words.startswith("round 0 brings no 'model_gain'")
+    assert words.endswith("give the server validation data, or probe clients with refresh='selected'.")
+    assert len(warned("none", "digits-softmax(validation=0.0)", 'cool-down(inner="{}")')) == 1
+    assert warned("none", "digits-softmax") == warned("selected", "digits-softmax(validation=0.0)") == []
 
 
 def skewed_share(selector, seed):

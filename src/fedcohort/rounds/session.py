@@ -51,6 +51,7 @@ from fedcohort.rounds.session_checks import (
     result_arrays,
     slots_of,
     without_score,
+    without_signals,
 )
 from fedcohort.storage.journal import Journal
 from fedcohort.types import Array, Arrays, Cohort, Index, Probed, Round, RoundResult, Signals
@@ -89,6 +90,7 @@ class Session:
         self.selector, self.cohort_size, self.seed, self.journal = selector, cohort_size, seed, journal
         self.index, self._observed = 0, -1
         self._noted = not getattr(selector, "reads_score", False)  # that a round has no score
+        self._unseen = dict(getattr(selector, "learns_only_from", {}))  # signals that no round has brought yet
         self._asked: Round | None = None
         self.asynchronous = asynchronous
         self._out: Index = np.empty(0, np.int64)  # dispatched and not told yet
@@ -156,6 +158,7 @@ class Session:
         result = result_arrays(result)
         check_result(result, self.index, self._out, all_of_them=not self.asynchronous)
         self._noted = self._noted or without_score(self.selector, result)
+        without_signals(self.selector, result, self._unseen)
         ordered = _ordered(result, self.selector.needs, self._asked.probed)
         why = {str(client): reason for client, reason in (reasons or {}).items()}
         meta = {"score": _json(result.score), "metrics": dict(metrics or {}), "reasons": why}

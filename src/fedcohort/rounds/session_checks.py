@@ -56,6 +56,21 @@ def without_score(selector: Selector, result: RoundResult) -> bool:
     return missing
 
 
+def without_signals(selector: Selector, result: RoundResult, unseen: dict[str, str]) -> None:
+    """Warn where a selector learns from one signal only and is told none of it. Names that are settled leave `unseen`.
+
+    One round with the signal is enough: it can be had, and later gaps are of single clients.
+    """
+    for name, remedy in list(unseen.items()):
+        told = np.asarray(result.signals[name])[result.ok] if name in result.signals else np.empty(0)
+        if np.isfinite(told).any():
+            del unseen[name]
+        elif result.ok.any():
+            del unseen[name]
+            text = f"round {result.index} brings no {name!r}, and {type(selector).__name__} learns from nothing else: "
+            warnings.warn(f"{text}{remedy}.", RunWarning, stacklevel=3)
+
+
 def check_needs(selector: Selector, provides: frozenset[str] | None, level: int) -> None:
     """Every signal that the selector reads can be had, up to this privacy level."""
     name = type(selector).__name__

@@ -153,7 +153,7 @@ class Flash(StatefulSelector[FlashState]):
             staleness=staleness,
             per_second=per_second,
         )
-        self.needs = self.context.needs
+        self.needs, self.learns_only_from = self.context.needs, self.context.learns_only_from
         self.explore = p.explore if explore is None else explore
         self.method, self.forget, self.ridge, self.confidence, self.initial = method, forget, ridge, confidence, initial
         d = len(self.context.elements)

@@ -89,7 +89,7 @@ class NeuralBandit(StatefulSelector[NeuralState]):
         reward: "improvement" (only decreases of the loss count), "abs" (any change), or "model" (by how much the
             client's own model lowers the loss on the server's validation data).
         per_second: whether rewards are divided by the client's duration [T_i].
-        refresh: who is probed: "all", "selected" (the last cohort and the stale) or "sample:k".
+        refresh: who is probed: "all", "selected" (the last cohort and the stale), "sample:k" or "none".
         staleness: rounds after which refresh="selected" probes a client again; 0: never.
         initial: the first cohort, "all" or "random:k".
         seed: of the first weights and of the batches.
@@ -128,7 +128,7 @@ class NeuralBandit(StatefulSelector[NeuralState]):
             staleness=staleness,
             per_second=per_second,
         )
-        self.needs = self.context.needs
+        self.needs, self.learns_only_from = self.context.needs, self.context.learns_only_from
         self.mode, self.explore, self.ridge, self.lr, self.steps = mode, explore, ridge, lr, steps
         self.batch, self.memory, self.candidates, self.seed = batch, memory, candidates, seed
         self.initial, self.net = initial, RewardNetwork(len(self.context.elements), width)

@@ -87,7 +87,7 @@ class RestlessBandit(StatefulSelector[RestlessState]):
         reward: "improvement" (only decreases of the loss count), "abs" (any change), or "model" (by how much the
             client's own model lowers the loss on the server's validation data).
         per_second: whether rewards are divided by the client's duration [T_i].
-        refresh: who is probed: "all", "selected" (the last cohort and the stale) or "sample:k".
+        refresh: who is probed: "all", "selected" (the last cohort and the stale), "sample:k" or "none".
         staleness: rounds after which refresh="selected" probes a client again; 0: never.
         initial: the first cohort, "all" or "random:k".
         seed: of the noise that tells the regimes apart.
@@ -124,7 +124,7 @@ class RestlessBandit(StatefulSelector[RestlessState]):
             staleness=staleness,
             per_second=per_second,
         )
-        self.needs = self.context.needs
+        self.needs, self.learns_only_from = self.context.needs, self.context.learns_only_from
         self.mode, self.explore, self.discount, self.width, self.ridge = mode, explore, discount, width, ridge
         self.initial = initial
         d, h = len(self.context.elements), regimes if mode == "hidden" else 2

@@ -26,7 +26,8 @@ Departures from the paper
       next to nothing. With trim=0 the reward is as printed.
     * An answer to a probe is preferred to a report of the same round.
     * A reward needs the loss before and after. A client that cannot be probed in the next round gets none. (C4) needs
-      no probe; where the server has no validation data, reward="model" pays as "improvement" does.
+      no probe; where the server has no validation data, reward="model" pays as "improvement" does, which needs them:
+      with refresh="none" nobody is paid then, nothing is learned, and the first round warns.
 """
 
 from __future__ import annotations
@@ -117,6 +118,12 @@ class Context:
         needs = frozenset(n for n in NEEDS if "val" in self.elements or "val" not in n)
         needs -= {n for n in needs if self.refresh == "none" and n.startswith("probe_")}
         return needs | frozenset({"model_gain"} if self.reward == "model" else ())
+
+    @property
+    def learns_only_from(self) -> dict[str, str]:
+        """What must be there because nothing else is paid: without probes only the server's own measurement."""
+        remedy = "give the server validation data, or probe clients with refresh='selected'"
+        return {"model_gain": remedy} if self.refresh == "none" else {}
 
     # -- who is probed --------------------------------------------------------------------------------------------
 

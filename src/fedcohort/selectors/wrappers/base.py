@@ -52,6 +52,7 @@ class Wrapper(StatefulSelector[S]):
             "pass e.g. inner=Oort(), or use a text: make_selector(\"warm-up(inner='oort')\")",
         )
         self.reads_score = getattr(self.inner, "reads_score", False)
+        self.learns_only_from = getattr(self.inner, "learns_only_from", {})
         exempt = self.inner.exempt if isinstance(self.inner, Exempting) else {}  # what cannot hold inside cannot here
         self.exempt = {**exempt, "exact_size": inexact} if inexact else {**exempt}
 
