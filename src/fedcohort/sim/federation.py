@@ -23,9 +23,9 @@ from fedcohort.core.rng import generator
 from fedcohort.protocols import ClientEvaluator, ServerEvaluator, Task, World
 from fedcohort.rounds.backend import Arrivals, Dispatch, Fates
 from fedcohort.rounds.outstanding import joined, replies_from, reply_table
+from fedcohort.rounds.validation_score import score_of
 from fedcohort.sim.run_settings import RunSettings
 from fedcohort.sim.uploads import drop_tensors, plan_rows
-from fedcohort.sim.validation_score import score_of
 from fedcohort.types import (
     Array,
     Arrays,

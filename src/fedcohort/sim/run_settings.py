@@ -9,7 +9,7 @@ from typing import Annotated
 from fedcohort.core.constraints import Count, CountOrZero, Interval, Positive
 from fedcohort.errors import check
 from fedcohort.rounds.policy import Privacy, RoundPolicy, setting
-from fedcohort.sim.validation_score import ACCURACY, ERRORS
+from fedcohort.rounds.validation_score import ACCURACY, ERRORS
 
 Goal = Annotated[float, Interval(0, 1, example=0.8)]
 Patience = Annotated[int, Interval(0, example=20)]

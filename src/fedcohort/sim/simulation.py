@@ -19,10 +19,10 @@ from fedcohort.rounds.recovery import Recovery
 from fedcohort.rounds.run_notes import findings
 from fedcohort.rounds.session import Session
 from fedcohort.rounds.validation import Limits
+from fedcohort.rounds.validation_score import ACCURACY, check_score
 from fedcohort.sim.federation import Federation
 from fedcohort.sim.run_settings import RunSettings
 from fedcohort.sim.stopping import Stopping
-from fedcohort.sim.validation_score import ACCURACY, check_score
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.snapshots import Snapshots
 from fedcohort.types import Model

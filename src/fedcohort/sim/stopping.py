@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedcohort.sim.validation_score import ACCURACY, as_metric
+from fedcohort.rounds.validation_score import ACCURACY, as_metric
 
 
 @dataclass(frozen=True, slots=True)

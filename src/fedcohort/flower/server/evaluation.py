@@ -10,6 +10,7 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord
 
 from fedcohort.errors import check
+from fedcohort.rounds.validation_score import as_metric
 
 log = logging.getLogger("flwr")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -28,7 +29,7 @@ def evaluated(evaluate_fn: EvaluateFn | None, index: int, arrays: ArrayRecord) -
 
 
 class RoundScore:
-    """The metric of this name: the server's, else that of federated evaluation, else NaN."""
+    """The metric of this name, higher is better: the server's, else that of federated evaluation, else NaN."""
 
     def __init__(self, name: str) -> None:
         self.name, self._noted = name, False
@@ -41,4 +42,4 @@ class RoundScore:
         if math.isnan(score) and others and not self._noted:
             self._noted = True
             log.warning("no score: %r is not a number among %s; set score=NAME", self.name, ", ".join(others))
-        return score
+        return as_metric(score, self.name)
