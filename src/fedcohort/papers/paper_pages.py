@@ -131,7 +131,7 @@ def paper_page(
     lines = [f"# {about.title}", ""]
     lines += [f"What holds here of {about.title}, then its tables, each with its picture.{back} To continue them:", ""]
     lines += ["```", f"fedcohort reproduce {paper} --scale {results[0]['scale']}", "```", "", *_verdict(about, results)]
-    lines += [*_overview(about, results), ""]
+    lines += [*_evidence(about, results), *_overview(about, results), ""]
     for at, result in enumerate(results):
         lines += _section(about, result, results[:at], pictures)
     lacking = [study for study in not_run if study.partition(":")[0] == paper]
@@ -149,24 +149,33 @@ def _verdict(about: PaperSummary, results: Sequence[Result]) -> list[str]:
         _counts(results, "of our own {} questions", ours=True),
     )
     seeds = seeds_text([count for result in results for count in seeds_of(result)])
-    lines = [
-        f"**The paper claims.** {about.claims}",
-        "",
-        f"**What holds here.** {'; '.join(filter(None, counts))}.",
-        "",
-    ]
-    if decided := _decided(results):
-        lines += [*decided, ""]
-    lines += [f"**Where the runs point.** {about.found}", ""]
-    for rows, found in compared(about.comparisons, results):
-        lines.append(f"* {rows.left} - {rows.right}: **{found.mean:+.2f}** {rows.unit} ({found.source})")
-    lines += ["", f"**Why.** {about.why}", "", f"**Scale.** {_scales(results)}; {_tables(results)}; {seeds}.", ""]
-    lines += [f"**Our reading.** {about.reading}", ""]
     measured = [*gains(about, results)]
-    if not measured:
-        return [*lines, "**What a perfect choice would gain** is not measured yet.", ""]
-    lines += [f"**What a perfect choice would gain** over {about.base}: {_range(measured)}.", ""]
-    return [*lines, *(f"* **{found.mean:+.2f}** points ({found.source})" for found in measured), ""]
+    gain = f" over {about.base}: {_range(measured)}" if measured else " is not measured yet"
+    parts = (
+        f"**The paper claims.** {about.claims}",
+        f"**What holds here.** {'; '.join(filter(None, counts))}.",
+        f"**Where the runs point.** {about.found}",
+        f"**Why.** {about.why}",
+        f"**Scale.** {_scales(results)}; {_tables(results)}; {seeds}.",
+        f"**Our reading.** {about.reading}",
+        f"**What a perfect choice would gain**{gain}.",
+    )
+    return [line for part in parts for line in (part, "")]
+
+
+def _evidence(about: PaperSummary, results: Sequence[Result]) -> list[str]:
+    """What the half page rests on: verdicts, differences between rows, and what a perfect choice gains, one by one."""
+    differences = [
+        f"* {rows.left} - {rows.right}: **{found.mean:+.2f}** {rows.unit} ({found.source})"
+        for rows, found in compared(about.comparisons, results)
+    ]
+    gained = [f"* **{found.mean:+.2f}** points ({found.source})" for found in gains(about, results)]
+    lists = {
+        "Claims that were tested": _decided(results),
+        "Differences": differences,
+        f"A perfect choice over {about.base}": gained,
+    }
+    return [line for title, lines in lists.items() if lines for line in (f"## {title}", "", *lines, "")]
 
 
 def _decided(results: Sequence[Result]) -> list[str]:
