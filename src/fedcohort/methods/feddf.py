@@ -124,7 +124,8 @@ class FedDF(MethodWrapper):
         target = ensemble(evaluator, split, local_params(before, kept), kept.buffers)
         if target is None:
             return after, {"feddf_distilled": 0.0}
-        start = divergence(target, probabilities(evaluator.logits(after.params[None], split)[0]))
+        own = after.buffers[None]
+        start = divergence(target, probabilities(logits_of(evaluator, after.params[None], split, own)[0]))
         info = {
             "feddf_distilled": 1.0,
             "feddf_kl_start": start,
@@ -134,22 +135,23 @@ class FedDF(MethodWrapper):
         }
         if start < AGREED or self.schedule.steps == 0:
             return after, info
-        watch = EarlyStopping(evaluator, after.params, self.check_every, self.patience)
+        watch = EarlyStopping(evaluator, after, self.check_every, self.patience)
         last = distil(evaluator, split, after.params, target, self.schedule, context.rng, watch=watch)
         student = watch.result(last)
         info["feddf_steps"] = float(watch.steps)
-        info["feddf_kl_end"] = divergence(target, probabilities(evaluator.logits(student[None], split)[0]))
+        info["feddf_kl_end"] = divergence(target, probabilities(logits_of(evaluator, student[None], split, own)[0]))
         return replace(after, params=student), info
 
 
 class EarlyStopping:
     """Early stopping on validation accuracy; without such data it only counts steps."""
 
-    def __init__(self, evaluator: ServerEvaluator, start: Real, every: int, patience: int) -> None:
+    def __init__(self, evaluator: ServerEvaluator, start: Model, every: int, patience: int) -> None:
         self.evaluator, self.every, self.patience = evaluator, every, patience
         self.labelled = evaluator.size("validation") > 0
         self.steps, self.best_step = 0, 0
-        self.best: NDArray[np.float32] = np.asarray(start, np.float32)
+        self.buffers = start.buffers[None]
+        self.best: NDArray[np.float32] = np.asarray(start.params, np.float32)
         self.best_score = self._score(self.best) if self.labelled else float("nan")
 
     def __call__(self, params: Double, steps: int) -> bool:
@@ -174,7 +176,7 @@ class EarlyStopping:
         return self.best
 
     def _score(self, params: Real) -> float:
-        logits = self.evaluator.logits(params[None], "validation")
+        logits = logits_of(self.evaluator, params[None], "validation", self.buffers)
         return float(accuracy(logits, self.evaluator.labels("validation"))[0])
 
 

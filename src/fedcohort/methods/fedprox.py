@@ -97,7 +97,7 @@ class FedProx(FedAvg):
         if not isinstance(self.state, PullState):
             return done
         evaluator = validation_evaluator(context.server_evaluator, f"{self.name}(adapt=...)")
-        self._follow(self.state, mean_loss(done.model.params, evaluator))
+        self._follow(self.state, mean_loss(done.model.params, evaluator, done.model.buffers))
         return replace(done, info={**done.info, "fedprox_mu": self.state.mu})
 
     def _follow(self, s: PullState, loss: float) -> None:
