@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Double = NDArray[np.float64]
 AGAINST = ("rounds", "time")
-SHARES = ("accuracy", "macro_f1", "f1", "score")  # drawn in percent
+SHARES = ("accuracy", "macro_f1", "f1")  # drawn in percent
 _WIDE, _HIGH = 240, 64  # pixels of the small curve
 
 
