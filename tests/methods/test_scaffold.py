@@ -183,6 +183,52 @@ def test_corrections_of_a_cohort_add_up_to_nothing_where_it_is_its_own_reference
         Scaffold(reference="cohort")
 
 
+def left_out(rounds: int, choose, option: str) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """Eq. 7 in double precision: c is the mean of the c_k that exist, and who has none is not corrected; (w, c_k)."""
+    w, ck = np.zeros(3), {}
+    for t in range(rounds):
+        c, ends, new = np.mean([*ck.values()], axis=0) if ck else np.zeros(3), [], {}
+        for k in sorted(choose(t)):
+            y, shift = w.copy(), c - ck[k] if k in ck else np.zeros(3)
+            for _ in range(CLIENTS.tau[k]):
+                y = y - 0.05 * (CLIENTS.a[k] * (y - CLIENTS.c[k]) + shift)
+            at_w = CLIENTS.a[k] * (w - CLIENTS.c[k])
+            new[k] = at_w if option == "I" else (w - y) / (CLIENTS.tau[k] * 0.05) - shift
+            ends.append(y)
+        w = np.mean(ends, axis=0)
+        ck |= new
+    return w, ck
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_clients_without_a_variate_can_be_left_out(option: str):
+    """Against a loop; and with three of six clients never asked it is the paper's method among the other three."""
+
+    def three(t: int) -> np.ndarray:
+        return np.array([0, 3, 5]) if t % 3 == 0 else np.array([0, 3, 5])[[t % 2, 2]]
+
+    for choose in (some, biased, three):
+        method = Scaffold(option=option, unknown="left out")
+        w = play(method, CLIENTS, 25, PLAN, choose)
+        want, ck = left_out(25, choose, option)
+        assert np.allclose(w, want, atol=2e-5)
+        assert np.allclose(method.state.mean_written(3), np.mean([*ck.values()], axis=0), atol=2e-5)
+    part = Clients(*(getattr(CLIENTS, name)[[0, 3, 5]] for name in ("a", "c", "n", "tau")))
+    alone = play(Scaffold(option=option), part, 5, PLAN, lambda t: np.searchsorted([0, 3, 5], three(t)))
+    assert np.allclose(play(Scaffold(option=option, unknown="left out"), CLIENTS, 5, PLAN, three), alone, atol=2e-5)
+    assert np.abs(play(Scaffold(option=option), CLIENTS, 5, PLAN, three) - alone).max() > 0.03
+
+
+def test_left_out_changes_nothing_once_everybody_was_asked():
+    one, two = Scaffold(option="I"), Scaffold(option="I", unknown="left out")
+    for method in (one, two):
+        play(method, CLIENTS, 3, PLAN)
+    who = np.array([0, 2, 5])
+    assert np.array_equal(one.prepare(PLAN, MODEL, who).correction, two.prepare(PLAN, MODEL, who).correction)
+    with pytest.raises(BadParameter, match="use one of the two"):
+        Scaffold(option="I", reference="cohort", unknown="left out")
+
+
 def test_own_correction_comes_on_top():
     plan = Scaffold().prepare(Plan(correction=np.full(3, 0.5, np.float32)), MODEL, np.array([0, 1]))
     assert np.allclose(plan.correction, 0.5)

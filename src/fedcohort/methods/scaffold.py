@@ -20,13 +20,18 @@ With R those that returned and N all clients:
 (4) is `weighting="uniform"`, the paper's, and its fixed point is the optimum of the plain mean of all F_k, whoever is
 selected how often; (5) is `weighting="data"` and goes to the optimum of sum p_k F_k. What decides is the weights in c.
 
-(1) leaves the mean of a cohort's gradients as it is when the cohort is a uniform sample: then the c_k of those asked
-average to c. A selector that asks those who waited longest gets the oldest c_k in every round, of a model that has
-moved on, and c - mean_S c_k is a step of its own. `reference="cohort"` corrects by
+(1) adds c - mean_S c_k to the mean of a cohort's gradients. For a uniform sample that is zero on average, however old
+the c_k are. For any other it is a step of its own: those asked may have older c_k than the others, or c may be short
+because clients that were never asked are zeros in it. `reference="cohort"` corrects by
 
     g <- g - c_k + mean_{j in S} c_j                                                                     (6)
 
-whose corrections add up to nothing over any cohort; docs/methods/scaffold.md has the smallest case.
+whose corrections add up to nothing over any cohort. `unknown="left out"` keeps (1) for the clients K that have a c_k,
+leaves the gradients of the others as they are, and takes for c
+
+    c = sum_K p_k c_k / sum_K p_k                                                                        (7)
+
+docs/methods/scaffold.md has what both change, and the smallest case.
 
 Departures from the paper
     * (3) divides by eta |a_k|_1 and not by eta tau_k: the same for plain SGD, and the only thing that converges with
@@ -35,7 +40,7 @@ Departures from the paper
       then lost would leave c and the c_k apart for ever. So c = sum of weights * c_k holds after every round.
     * c is stored as that sum, so it stays true when the population grows.
     * A client that took no step says nothing about its gradient: option II leaves it out.
-    * (6) is ours; the default is the paper's (1).
+    * (6) and (7) are ours; the default is the paper's (1).
     * Adam: (3) is undefined and refused. (2) is accepted: (1) then corrects the gradient before Adam sees it.
 """
 
@@ -68,6 +73,7 @@ class Scaffold(MethodBase):
         spill_folder: folder of that file; None: the system's temporary folder.
         buffers: what becomes of float buffers: averaged, or as the server has them.
         reference: what stands for the mean gradient: "all" (c, eq. 1) or "cohort" (eq. 6; option "I" only).
+        unknown: what clients without a variate are: "zero", as in the paper, or "left out" (eq. 7).
 
     >>> from fedcohort.testing import example_round
     >>> Scaffold(weighting="data").aggregate(*example_round([[0.0], [4.0]], weight=[3, 1])).model.params
@@ -88,12 +94,16 @@ class Scaffold(MethodBase):
         spill_folder: str | None = None,
         buffers: Buffers = "average",
         reference: Annotated[str, Choice("all", "cohort")] = "all",
+        unknown: Annotated[str, Choice("zero", "left out")] = "zero",
     ) -> None:
         super().__init__(buffers=buffers)
         fits = reference == "all" or option == "I"
         rule = "option II reads the mean of all clients off the update"
         check(fits, f"reference = {reference!r} with option = {option!r}", rule, 'use option="I"')
-        self.reference = reference
+        fits = reference == "all" or unknown == "zero"
+        rule = "the mean over the cohort is not one over all clients that have a variate"
+        check(fits, f"unknown = {unknown!r} with reference = {reference!r}", rule, "use one of the two")
+        self.reference, self.unknown = reference, unknown
         self.option, self.weighting, self.server_lr = option, weighting, server_lr
         self.asynchronous = option == "I"  # eq. 3 reads c as it was sent
         if server_lr != 1.0:
@@ -107,8 +117,10 @@ class Scaffold(MethodBase):
         self._check(plan)
         width = model.params.size
         correction: Real = -self.state.read(np.asarray(clients, np.int64), width)
-        mean = self.state.mean(width) if self.reference == "all" else -correction.mean(axis=0, dtype=np.float64)
+        mean = self._c(width) if self.reference == "all" else -correction.mean(axis=0, dtype=np.float64)
         correction += mean.astype(np.float32)
+        if self.unknown == "left out":
+            correction[~self.state.written(clients)] = 0.0
         if plan.correction is not None:
             correction = correction + plan.correction
         measure = plan.measure | {GRADIENT} if self.option == "I" else plan.measure
@@ -142,11 +154,16 @@ class Scaffold(MethodBase):
         width = updates.delta.shape[1]
         length = path_lengths(updates, context)
         fresh = self.state.read(updates.clients, width)
-        c = self.state.mean(width).astype(np.float32).astype(np.float64)  # as it was sent
-        for row, delta, far in zip(fresh, updates.delta, length, strict=True):
+        known = self.state.written(updates.clients) | (self.unknown == "zero")
+        c = self._c(width).astype(np.float32).astype(np.float64)  # as it was sent
+        for row, delta, far, had in zip(fresh, updates.delta, length, known, strict=True):
             if far > 0:
-                row[:] = self.state.cast(row.astype(np.float64) - c - delta.astype(np.float64) / far)
+                row[:] = self.state.cast(row.astype(np.float64) - had * c - delta.astype(np.float64) / far)
         return fresh, finite_rows(fresh) & (length > 0)
+
+    def _c(self, width: int) -> Double:
+        """c of eq. 1, or of eq. 7 where clients without a variate are left out."""
+        return self.state.mean(width) if self.unknown == "zero" else self.state.mean_written(width)
 
     def _check(self, plan: Plan) -> None:
         if plan.optimiser != "sgd" and self.option == "II":

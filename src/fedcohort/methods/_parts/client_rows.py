@@ -55,6 +55,15 @@ class ClientRows:
         total = sized(self.total, width, self.name)
         return total / self.mass if self.mass > 0 else np.zeros(width)
 
+    def mean_written(self, width: int) -> Double:
+        """total over the weights of the rows that exist: zero before the first write."""
+        total, mass = sized(self.total, width, self.name), float(self._weights[: self._used].sum())
+        return total / mass if mass > 0 else np.zeros(width)
+
+    def written(self, clients: Index) -> Mask:
+        """Which of these clients have a row."""
+        return self._find(np.asarray(clients, np.int64)) >= 0
+
     def read(self, clients: Index, width: int) -> Rows:
         """The rows of these clients, zero for those never written."""
         sized(self.total, width, self.name)
