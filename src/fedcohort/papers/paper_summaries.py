@@ -71,8 +71,9 @@ SUMMARIES: dict[str, PaperSummary] = {
         "At scale desk speeds stay with their clients, and a reward per second keeps asking the fast ones, which a "
         "table of rounds does not pay. Labels are wrong at much the same rate everywhere (Beta(15, 85) has a "
         "deviation of 3.6 points), so there is little to find in the noise. FEEL seeks large gradients, and skewed "
-        "clients have them. Under SCAFFOLD a choice that is not uniform makes the correction a step of its own (FLASH, "
-        "Oort), and clients with one class are corrected too far (FEEL): see [SCAFFOLD](../methods/scaffold.md).",
+        "clients have them. Under SCAFFOLD (taken apart on one or two seeds) a choice that is not uniform makes the "
+        "correction a step of its own (FLASH, Oort), and clients with one class are corrected too far (FEEL): see "
+        "[SCAFFOLD](../methods/scaffold.md).",
         (
             RowDifference(_FLASH.format("noniid"), "FLASH", "Random", ("FedAvg",)),
             RowDifference(_FLASH.format("both"), "FLASH", "Random", ("FedAvg",)),
