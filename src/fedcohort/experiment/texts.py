@@ -37,6 +37,7 @@ LATER: dict[str, Any] = {
     "adapt": 0.0,
     "insight": "step",
     "reference": "all",
+    "unknown": "zero",
 }
 OWN = "fedcohort."  # modules of this package count by their name: a comment in one does not make another run
 WORLD, OWNERS = "mixed-v1", "owners-v1"  # the world where none is named: without and with owners in the data
