@@ -5,6 +5,7 @@ had happened. The same cohorts, the same model, no record lost, and no closed ro
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -153,15 +154,28 @@ def records(folder):
     return asks, tells
 
 
+@pytest.fixture(scope="module")
+def uncut(tmp_path_factory):
+    """Runs that nothing happened to, made once each."""
+
+    @cache
+    def run(kind, selector, buffer_size):
+        folder = tmp_path_factory.mktemp("uncut") / "run"
+        whole = kind(folder, selector, buffer_size)
+        whole.run()
+        return whole, records(folder), whole.model()
+
+    return run
+
+
 @pytest.mark.parametrize("buffer_size", [0, 2])
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("kind", [Simulated, OnFlower])
 @pytest.mark.parametrize("selector", ["oort", "power-of-choice(d=6)"])
 def test_a_killed_process_is_followed_by_one_that_ends_the_same(
-    tmp_path, monkeypatch, selector, kind, where, buffer_size
+    tmp_path, monkeypatch, uncut, selector, kind, where, buffer_size
 ):
-    whole = kind(tmp_path / "whole", selector, buffer_size)
-    whole.run()
+    whole, written, model = uncut(kind, selector, buffer_size)
     cut = kind(tmp_path / "cut", selector, buffer_size)
     dying(monkeypatch, cut, where)
     with pytest.raises(Crash):
@@ -175,8 +189,8 @@ def test_a_killed_process_is_followed_by_one_that_ends_the_same(
     if kind is OnFlower and buffer_size:
         assert sorted(set(first)) == []  # whoever was out is asked again, in the next round
         return
-    assert records(tmp_path / "cut") == records(tmp_path / "whole")
-    np.testing.assert_array_equal(again.model(), whole.model())
+    assert records(tmp_path / "cut") == written
+    np.testing.assert_array_equal(again.model(), model)
     assert [r["ok"] for r in again.engine.history.rows] == [r["ok"] for r in whole.engine.history.rows]
     assert first == []  # rounds that were closed are not trained again
 
