@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,8 @@ def plan(study: Study, scale: str, seeds: int | None = None, earlier: Path | Non
     check(seeds is None or seeds >= 1, f"seeds = {seeds}", "it is how many, at least one", "use e.g. --seeds 3")
     cells = tuple(study.cells(scale))
     numbers = tuple(range(seeds or study.seeds[scale]))
-    configs = {(c.place, s): from_mapping({**c.run, "seed": s}).canonical() for c in cells for s in numbers}
+    texts = {c.place: from_mapping(dict(c.run)).canonical() for c in cells}  # the same for every seed
+    configs = {(c.place, s): replace(texts[c.place], seed=s) for c in cells for s in numbers}
     for kind, make in _MAKERS.items():
         for text in {getattr(c, kind) for c in configs.values()}:
             make(text)
