@@ -26,6 +26,14 @@ class NoRay:
         return False
 
 
+def test_an_actor_computes_in_the_precision_of_the_local_engine():
+    torch = pytest.importorskip("torch")
+    data, model = oracle.body(mlp(6, classes=4), [5, 7]), Model(np.zeros(0, np.float32))
+    local = choose(lambda: torch.nn.Linear(6, 4), data, "torch_reference", 1, device="cpu", precision="bfloat16")
+    inner = ray_engine.inner_of(local, model, np.arange(2), Plan())
+    assert ray_engine.inner_engine(choose, lambda: torch.nn.Linear(6, 4), data, **inner).precision == "bfloat16"
+
+
 @pytest.mark.parametrize("scheme", ["", "ray://"])
 def test_an_address_where_nobody_answers_is_one_sentence(scheme, monkeypatch):
     with socket.socket() as free:

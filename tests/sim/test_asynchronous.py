@@ -401,3 +401,21 @@ def test_one_line_is_enough():
         "uniform", method="fedbuff(size=2)", task="digits-softmax", rounds=3, cohort_size=6, buffer_size=2
     )
     assert history.column("version").tolist() == [1, 2, 3]
+
+
+def test_an_uploaded_model_is_judged_against_the_one_it_began_with():
+    """FLASH's reward: an update of an old model, added to the model of now, would be a model that nobody has."""
+    gains: dict[frozenset[str], list[float]] = {}
+
+    class Listener(Uniform):
+        def observe(self, result):
+            gains.setdefault(self.needs, []).extend(result.signals["model_gain"].tolist())
+
+    class Weigher(Listener):
+        needs = frozenset({"model_gain", "weights"})
+
+    Listener.needs = frozenset({"model_gain"})
+    for selector in (Listener(), Weigher()):
+        fc.simulate(selector, task="digits-softmax", method="fedbuff(size=2)", cohort_size=6, buffer_size=2, rounds=12)
+    assert len(gains[Listener.needs]) > 20
+    np.testing.assert_array_equal(gains[Listener.needs], gains[Weigher.needs])

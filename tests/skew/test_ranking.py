@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from fedcohort.core.stats import spearman
 from fedcohort.errors import BadParameter, DataError, UnknownName
 from fedcohort.registry.lookup import make_task_spec, make_world_spec
 from fedcohort.skew import SkewReport, rank_clients, ranking, skewness
+from fedcohort.tasks.classification import ClassificationSpec
+from fedcohort.types import Plan
 from fedcohort.worlds.built_world import build_world
 from fedcohort.worlds.natural import LabelSkew
 from fedcohort.worlds.world_spec import Validation, WorldSpec
@@ -187,3 +190,21 @@ def test_the_world_is_the_one_of_a_run_and_its_clock_goes_on():
     assert rank_clients(data, place, rounds=1).samples.tolist() == sizes.tolist()
     by_the_clock = rank_clients("digits-softmax", "diurnal-v1(tick=60.0)", rounds=30)
     assert by_the_clock.known.all()  # whoever sleeps in the first round is awake later
+
+
+def test_the_common_model_takes_over_the_clients_statistics():
+    """Insights are gradients with the running statistics of batch normalisation: a trained model has trained ones."""
+    torch = pytest.importorskip("torch")
+    x, y, client, _ = own_arrays()
+    spec = ClassificationSpec("mine", Dataset.from_arrays(x, y, client), partial(_normalised, torch), Plan(lr=0.1))
+    world = build_world(make_world_spec("owners-v1"), spec.labels(), seed=0, owners=spec.owners(), classes=4)
+    tally = ranking._Tally(spec.bind(world), world, True, 0)
+    first = tally.model
+    tally.round(0, np.arange(world.population))
+    assert not np.array_equal(tally.model.params, first.params)
+    assert np.abs(tally.model.buffers - first.buffers).max() > 0.01
+    assert tally.model.counters.min() > 0
+
+
+def _normalised(torch):
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 4))

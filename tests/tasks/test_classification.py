@@ -12,7 +12,7 @@ from fedcohort.data.splits import cut, with_test
 from fedcohort.engines.networks import mlp
 from fedcohort.errors import BadParameter, ContractError, DataError, UnknownName
 from fedcohort.methods._parts.server_validation import logits_of
-from fedcohort.rounds.aggregation import model_gains
+from fedcohort.rounds.aggregation import model_gains, whole
 from fedcohort.signals import SIGNALS, of_side
 from fedcohort.tasks import catalogue
 from fedcohort.tasks.classification import ClassificationSpec
@@ -306,7 +306,10 @@ def test_an_uploaded_model_is_judged_with_its_own_statistics(make_world):
     evaluator, base = task.server_evaluator(), model.params
     mine = [replace(model, params=base + d, buffers=b) for d, b in zip(sent.delta, sent.buffers, strict=True)]
     expected = [task.evaluate(model, "validation")["loss"] - task.evaluate(m, "validation")["loss"] for m in mine]
-    assert model_gains(sent.delta, base, evaluator, sent.buffers) == pytest.approx(expected, abs=1e-5)
+    assert model_gains(sent.delta, whole(model), evaluator, sent.buffers) == pytest.approx(expected, abs=1e-5)
+    evaluator.buffers = sent.buffers[1]  # whatever was sent out last
+    assert model_gains(sent.delta, whole(model), evaluator, sent.buffers) == pytest.approx(expected, abs=1e-5)
+    evaluator.buffers = model.buffers
     assert model_gains(sent.delta, base, evaluator) != pytest.approx(expected, abs=1e-2)
     assert logits_of(evaluator, base + sent.delta, "validation", sent.buffers)[1] == pytest.approx(
         evaluator.evaluate(mine[1], "validation"), abs=1e-5

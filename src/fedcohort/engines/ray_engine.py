@@ -72,20 +72,20 @@ def inner_of(local: Any, model: Model, clients: Index, plan: Plan) -> dict[str, 
     if local.name == "torch_workers":
         inner["variant"] = asdict(local.decided(model, clients, plan))
     if local.name in ("torch_reference", "torch_vmap"):
-        inner["device"] = local.device
+        inner |= {"device": local.device, "precision": local.precision}
     return inner
 
 
 def inner_engine(
     choose: Choose, model: Modeled, data: ClientData, kind: str, variant: dict[str, bool] | None = None,
-    device: str = "cpu",
+    device: str = "cpu", precision: str = "float32",
 ) -> Engine:  # fmt: skip
     """The engine of an actor."""
     if variant is not None:
         from fedcohort.engines.torch_workers.variant import Variant, VariantEngine
 
         return VariantEngine(model, data, Variant(**variant))
-    return choose(model, data, kind, 1, device=device)
+    return choose(model, data, kind, 1, device=device, precision=precision)
 
 
 class ClusterTrainer:

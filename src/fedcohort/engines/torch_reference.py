@@ -126,7 +126,7 @@ class ReferenceEngine:
         """`device` as in :data:`~fedcohort.engines.interface.DEVICES`; `precision` is that of forward passes."""
         self._torch = torch_package()
         self._recipe, self._data = recipe_of(model), data
-        self.device, self._precision = resolve(device), precision
+        self.device, self.precision = resolve(device), precision
         autocast(self.device, precision)  # refuses what is not there
         self._flat = Flat(build(self._recipe.model).to(self.device))
         self._criterion = Criterion(self._recipe.loss, self.device)
@@ -226,9 +226,9 @@ class ReferenceEngine:
         return x, self._resident.rows(self._data.target, part.index[at])
 
     def _forward(self, x: Tensor) -> Tensor:
-        if self._precision == "float32":
+        if self.precision == "float32":
             return cast("Tensor", self._flat.module(x))
-        with autocast(self.device, self._precision):
+        with autocast(self.device, self.precision):
             out = self._flat.module(x)
         return cast("Tensor", out.float())
 

@@ -221,7 +221,7 @@ class VmapEngine(ReferenceEngine):
         func, module = self._torch.func, self._flat.module
 
         def loss(values: dict[str, Tensor], x: Tensor, y: Tensor, share: Tensor, q: Tensor | None) -> tuple[Any, Any]:
-            with autocast(self.device, self._precision):
+            with autocast(self.device, self.precision):
                 output = func.functional_call(module, values, (x,))
             each, plain = self._criterion.of(plan.objective, output.float(), y, q)
             return (each * share).sum(), plain

@@ -76,15 +76,21 @@ def context_of(landed: Landed, plan: Plan, backend: Backend, seed: int, index: i
     )
 
 
-def server_signals(needs: frozenset[str], landed: Landed, base: Real, backend: Backend) -> Arrays:
+def whole(model: Model) -> Real:
+    """Parameters and buffers in one vector."""
+    return np.concatenate([model.params, model.buffers]) if model.buffers.size else model.params
+
+
+def server_signals(needs: frozenset[str], landed: Landed, sent: Real, size: int, backend: Backend) -> Arrays:
     """What the server can compute from uploads it has anyway, and blank columns for what nobody reported.
 
-    `base` are the parameters that the updates were computed on: one vector, or one row per update.
+    `sent` is the whole model that the updates were computed on, or one row per update; `size` of it are parameters.
     """
     updates, m, rows, last_layer = landed.updates, landed.cohort.clients.size, positions(landed), backend.last_layer
+    base = sent[..., :size]
     computed = _computed(needs - landed.signals.keys(), updates, base, last_layer)
     if "model_gain" in needs:
-        computed["model_gain"] = model_gains(updates.delta, base, backend.server_evaluator, updates.buffers)
+        computed["model_gain"] = model_gains(updates.delta, sent, backend.server_evaluator, updates.buffers)
     out: Arrays = {n: scattered(c, rows, m) for n, c in computed.items()}
     for name in of_side(needs, "client"):
         if name not in landed.signals and name not in out:
@@ -121,17 +127,20 @@ def _computed(needs: frozenset[str], updates: Updates, base: Real, last_layer: s
     return out
 
 
-def model_gains(delta: Real, base: Real, evaluator: ServerEvaluator | None, buffers: Real | None = None) -> Real:
+def model_gains(delta: Real, sent: Real, evaluator: ServerEvaluator | None, buffers: Real | None = None) -> Real:
     """By how much each uploaded model alone lowers the loss on the server's validation data; NaN without such data.
 
-    An uploaded model has its own `buffers`. One without a finite loss counts as one that loses all that can be lost.
+    `sent` are the models they began with, see :func:`server_signals`; an uploaded model has its own `buffers`. One
+    without a finite loss counts as one that loses all that can be lost.
     """
-    if evaluator is None or not evaluator.size("validation"):
+    if evaluator is None or not evaluator.size("validation") or not len(delta):
         return np.full(len(delta), np.nan)
-    starts, which = np.unique(np.atleast_2d(base), axis=0, return_inverse=True) if base.ndim > 1 else (base[None], 0)
-    before = np.array([mean_loss(start, evaluator) for start in starts])[which]
+    size = delta.shape[1]
+    starts, which = np.unique(np.atleast_2d(sent), axis=0, return_inverse=True) if sent.ndim > 1 else (sent[None], 0)
+    before = np.array([mean_loss(start[:size], evaluator, start[size:]) for start in starts])[which]
     own = [None] * len(delta) if buffers is None else buffers
-    after = np.array([mean_loss(row, evaluator, stats) for row, stats in zip(delta + base, own, strict=True)])
+    models = delta + sent[..., :size]
+    after = np.array([mean_loss(row, evaluator, stats) for row, stats in zip(models, own, strict=True)])
     return np.asarray(before - after, np.float64)
 
 

@@ -38,7 +38,7 @@ from fedcohort.core.columns import part, prefixed
 from fedcohort.core.plain_text import shown
 from fedcohort.errors import BadParameter
 from fedcohort.protocols import Method
-from fedcohort.rounds.aggregation import aggregate, server_signals
+from fedcohort.rounds.aggregation import aggregate, server_signals, whole
 from fedcohort.rounds.backend import Arrivals, Backend, Dispatch, Fates
 from fedcohort.rounds.history import History, read_history
 from fedcohort.rounds.outstanding import Landed, Outstanding, with_extras
@@ -89,7 +89,7 @@ class RoundEngine:
         self.limits, self.recovery = limits or Limits(), recovery or Recovery()
         self.over_selection, self.back_off = OverSelection(policy.over_select), BackOff(policy.back_off)
         self.out, self.version = Outstanding(), 0
-        self.models: dict[int, Real] = {}  # asynchronous: version -> parameters, for a selector that reads weights
+        self.models: dict[int, Real] = {}  # asynchronous: version -> whole model, where uploaded models are looked at
         self.history, self.usage = History(backend.population), Usage()
         self.refused: Counter[str] = Counter()  # reason codes of everything that was not accepted
         self.ended = ""  # why the last round ended
@@ -146,9 +146,9 @@ class RoundEngine:
         rnd, self.open_round, self.ended = self.open_round, None, why
         assert rnd is not None
         self._review()
-        before = self.model.params
+        before, size = whole(self.model), self.model.params.size
         landed, info, fates = self._buffered(rnd, why) if self.policy.buffer_size else self._synchronous(rnd)
-        landed.signals.update(server_signals(self._needs, landed, self._base(landed, before), self.backend))
+        landed.signals.update(server_signals(self._needs, landed, self._base(landed, before), size, self.backend))
         self._learn(landed, fates, rnd.timed_out)
         score, measured = self.backend.evaluate(rnd.work.index, self.model, last=last)
         last = last or self.stops(score)
@@ -256,11 +256,11 @@ class RoundEngine:
         self.backend.dispatch(work)
         if work.cohort.clients.size:
             self.out.depart(work.cohort, work.plan, self.backend.clock, self.version)
-            if self.policy.buffer_size and "weights" in work.needs:
-                self.models[self.version] = work.model.params
+            if self.policy.buffer_size and work.needs & {"weights", "model_gain"}:
+                self.models[self.version] = whole(work.model)
 
     def _base(self, landed: Landed, before: Real) -> Real:
-        """The parameters that each update was computed on: one vector, or one row per update."""
+        """The whole model that each update was computed on: one vector, or one row per update."""
         if not self.models:
             return before
         rows = [self.models.get(int(version), before) for version in landed.version]

@@ -18,11 +18,12 @@ from fedcohort.core.constraints import Count, CountOrZero
 from fedcohort.core.rng import generator
 from fedcohort.core.stats import rank
 from fedcohort.errors import DataError, MissingSignal, check, checked
+from fedcohort.methods.base import merge_buffers
 from fedcohort.protocols import Task, World
 from fedcohort.selectors.fedacs import skewness
 from fedcohort.skew.confidence import Probability
 from fedcohort.skew.skew_report import SkewReport
-from fedcohort.types import Index, Plan, Real, Work
+from fedcohort.types import Index, Model, Plan, Real, Work
 
 if TYPE_CHECKING:
     from fedcohort.data.dataset import Dataset
@@ -185,7 +186,8 @@ class _Tally:
             weight = np.asarray(updates.weight, np.float64)[sane]
             if weight.sum() > 0:
                 step = (weight / weight.sum()).astype(np.float32) @ updates.delta[sane]
-                self.model = self.model.with_params(self.model.params + step)
+                merged = merge_buffers(self.model, updates.rows(sane), "average")
+                self.model = Model(self.model.params + step, *merged)
         return updates.clients[rows], signals["insight"][rows]
 
     def _plan(self, index: int, cohort: Index) -> Plan:
