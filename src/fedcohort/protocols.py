@@ -117,8 +117,13 @@ class ServerEvaluator(Protocol):
         """
         ...
 
-    def gradient(self, params: Real, split: str, rows: Index, target: Real) -> tuple[float, Real]:
-        """Mean soft-target cross-entropy on these rows and its gradient with respect to params (p,)."""
+    def gradient(
+        self, params: Real, split: str, rows: Index, target: Real, buffers: Real | None = None, /
+    ) -> tuple[float, Real]:
+        """Mean soft-target cross-entropy on these rows and its gradient with respect to params (p,).
+
+        `buffers` (b,) as for :meth:`logits`.
+        """
         ...
 
 
@@ -126,18 +131,21 @@ class ClientEvaluator(Protocol):
     """What a *simulated* client computes on its own data for a method, at parameters of the method's choice.
 
     Exists in simulation only, where it stands for work that a deployed client half would do on the client.
-    `part` is "train" (labels as the client sees them) or "validation".
+    `part` is "train" (labels as the client sees them) or "validation". `buffers` (b,) are the model's own; without
+    them, those of the model that was last sent out. Never given where the model has none.
     """
 
     def size(self, client: int, part: str) -> int:
         """Samples of this client in this part."""
         ...
 
-    def losses(self, params: Real, client: int, part: str) -> Real:
+    def losses(self, params: Real, client: int, part: str, buffers: Real | None = None, /) -> Real:
         """Cross-entropy of every sample (n,), in the order of `Plan.sample_weight`."""
         ...
 
-    def gradient(self, params: Real, client: int, part: str, weight: Real | None = None) -> Real:
+    def gradient(
+        self, params: Real, client: int, part: str, weight: Real | None = None, buffers: Real | None = None, /
+    ) -> Real:
         """Gradient (p,) of (1 / n) sum_j weight_j loss_j; weights of one where none are given."""
         ...
 

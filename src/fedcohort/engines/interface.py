@@ -48,7 +48,11 @@ class LossStats:
 
 
 class Engine(Protocol):
-    """Trains a whole cohort from one model. Rows of every answer are in the order of `clients`."""
+    """Trains a whole cohort from one model. Rows of every answer are in the order of `clients`.
+
+    Where the model has buffers and a call comes without any, those of the model last given to :meth:`train` count;
+    before the first training, those of a fresh model. No other call changes what a later one answers.
+    """
 
     name: str
     n_params: int
@@ -79,11 +83,16 @@ class Engine(Protocol):
         ...
 
     def logits(self, params: Real, x: NDArray[np.float32], buffers: Real | None = None) -> Real:
-        """Logits of k models, given as (k, p), on inputs x: (k, n, classes)."""
+        """Logits of k models, given as (k, p), with buffers (k, b) or (1, b), on inputs x: (k, n, classes)."""
         ...
 
-    def soft_gradient(self, params: Real, x: NDArray[np.float32], target: Real) -> tuple[float, Real]:
-        """Mean of -sum_c target_c log p_c over samples, and its gradient (p,). Targets need not sum to one."""
+    def soft_gradient(
+        self, params: Real, x: NDArray[np.float32], target: Real, buffers: Real | None = None
+    ) -> tuple[float, Real]:
+        """Mean of -sum_c target_c log p_c over samples, and its gradient (p,). Targets need not sum to one.
+
+        `buffers` (b,) are the model's own.
+        """
         ...
 
     def close(self) -> None:

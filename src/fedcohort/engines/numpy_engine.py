@@ -126,8 +126,11 @@ class NumpyEngine:
 
     @in_one_thread
     @np.errstate(over="ignore", invalid="ignore")
-    def soft_gradient(self, params: Real, x: NDArray[np.float32], target: Real) -> tuple[float, Real]:
-        """Mean cross-entropy against soft targets (n, classes), and its gradient (p,)."""
+    def soft_gradient(
+        self, params: Real, x: NDArray[np.float32], target: Real, buffers: Real | None = None
+    ) -> tuple[float, Real]:
+        """Mean cross-entropy against soft targets (n, classes), and its gradient (p,); its networks have no buffers."""
+        del buffers
         weights, goal = np.asarray(params, np.float32)[None], np.asarray(target, np.float32)[None]
         acts = self._dense.forward(weights, x.reshape(1, len(x), -1))
         log_p = objectives.log_softmax(acts[-1])

@@ -135,10 +135,12 @@ class RayEngine:
         self._actors: list[Any] = []
         self._inner: dict[str, Any] = {}  # what the actors' engines are made with, decided at the first training
         self._buffers = SharedPool()
+        self._sent: Real = np.empty(0, np.float32)  # buffers of the model last given for training
 
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
         """Local training of each client from this model, somewhere."""
         check_plan(plan, clients.size, self.n_params)
+        self._sent = np.array(model.buffers) if model.buffers.size else self._sent
         work = self._data.train.sizes[clients] * plan.epochs_of(clients.size)
         if not clients.size:
             return self._local.train(model, clients, plan)
@@ -165,11 +167,15 @@ class RayEngine:
 
     def logits(self, params: Real, x: NDArray[np.float32], buffers: Real | None = None) -> Real:
         """Logits of k models, here."""
-        return self._local.logits(params, x, buffers)
+        rows = self._sent[None] if buffers is None and self._sent.size else buffers
+        return self._local.logits(params, x, rows)
 
-    def soft_gradient(self, params: Real, x: NDArray[np.float32], target: Real) -> tuple[float, Real]:
+    def soft_gradient(
+        self, params: Real, x: NDArray[np.float32], target: Real, buffers: Real | None = None
+    ) -> tuple[float, Real]:
         """Mean cross-entropy against soft targets, and its gradient, here."""
-        return self._local.soft_gradient(params, x, target)
+        own = self._sent if buffers is None and self._sent.size else buffers
+        return self._local.soft_gradient(params, x, target, own)
 
     def close(self) -> None:
         """End the actors, and the connection if it was made here."""

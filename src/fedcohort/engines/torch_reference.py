@@ -129,6 +129,7 @@ class ReferenceEngine:
         self.device, self.precision = resolve(device), precision
         autocast(self.device, precision)  # refuses what is not there
         self._flat = Flat(build(self._recipe.model).to(self.device))
+        self._known = flat_array(self._flat.floats, np.float32)  # buffers of the model last trained
         self._criterion = Criterion(self._recipe.loss, self.device)
         self._resident = Resident(self.device)
         self._sum_type = sum_type(self.device)
@@ -139,14 +140,20 @@ class ReferenceEngine:
         """Local training of each client from this model. An exception in it is that client's failure alone."""
         m = clients.size
         self._check(plan, m)
+        self.know(model)
         learned = Learned(self._torch, self._flat, model, m, self.device, self._sum_type)
         for row, k in enumerate(clients.tolist()):
             self._try_client(learned, k, row, m, plan)
         return self._collected(learned, model, clients, plan)
 
+    def know(self, model: Model) -> None:
+        """This model is being trained: calls without buffers use its own from now on."""
+        if model.buffers.size:
+            self._known = np.array(model.buffers, np.float32)
+
     def losses(self, model: Model, clients: Index, part: str, objective: Objective) -> LossStats:
         """Evaluate one model on each client's "train" or "validation" part, in eval mode."""
-        self._flat.write(model.params, model.buffers, model.counters)
+        self._write(model.params, model.buffers, model.counters)
         return self._evaluate(None, clients, part_of(self._data, part), objective)
 
     def losses_each(self, params: Real, clients: Index, part: str, buffers: Real | None = None) -> LossStats:
@@ -157,7 +164,7 @@ class ReferenceEngine:
         self, model: Model, clients: Index, *, last_layer: bool = False, objective: Objective | None = None
     ) -> Real:
         """Full-batch gradient of each client, in eval mode; zero for clients without samples."""
-        self._flat.write(model.params, model.buffers, model.counters)
+        self._write(model.params, model.buffers, model.counters)
         self._flat.module.eval()
         out = np.zeros((clients.size, self.n_params), np.float32)
         part = self._data.train
@@ -180,17 +187,19 @@ class ReferenceEngine:
         out = []
         with torch.no_grad():
             for k, weights in enumerate(np.asarray(params, np.float32)):
-                flat.write(weights, None if buffers is None else buffers[min(k, len(buffers) - 1)])
+                self._write(weights, None if buffers is None else buffers[min(k, len(buffers) - 1)])
                 whole = self._resident.tensor(x)
                 out.append(torch.cat([self._forward(whole[at : at + CHUNK]) for at in range(0, len(x), CHUNK)]))
         return cast("Real", torch.stack(out).cpu().numpy())
 
-    def soft_gradient(self, params: Real, x: NDArray[np.float32], target: Real) -> tuple[float, Real]:
+    def soft_gradient(
+        self, params: Real, x: NDArray[np.float32], target: Real, buffers: Real | None = None
+    ) -> tuple[float, Real]:
         """Mean cross-entropy against soft targets (n, classes), and its gradient (p,)."""
         torch, flat = self._torch, self._flat
         if self._recipe.loss is not None:
             raise TrainingError("soft targets", "the task has a loss of its own, without classes", "use cross-entropy")
-        flat.write(np.asarray(params, np.float32))
+        self._write(np.asarray(params, np.float32), buffers)
         flat.module.eval()
         flat.module.zero_grad(set_to_none=True)
         goal = torch.from_numpy(np.asarray(target, np.float32)).to(self.device)
@@ -202,6 +211,11 @@ class ReferenceEngine:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+    def _write(self, params: Any, buffers: Any = None, counters: Any = None) -> None:
+        """Set the module's state; without buffers, to those of the model last trained and never to what a call left."""
+        given = buffers is not None and len(buffers)
+        self._flat.write(params, buffers if given else self._known, counters)
 
     def _check(self, plan: Plan, m: int) -> None:
         check_plan(plan, m, self.n_params)
@@ -248,7 +262,7 @@ class ReferenceEngine:
         from fedcohort.engines.torch_layers import begin_masks
 
         torch, flat, part, sums = self._torch, self._flat, self._data.train, learned.sums[row]
-        flat.write(learned.start, learned.buffers, learned.counters)
+        self._write(learned.start, learned.buffers, learned.counters)
         owned = np.arange(part.start[client], part.start[client + 1])
         frozen = self._predictions(part, owned) if plan.objective.pseudo else None
         weight = sample_weight(plan, client, owned.size)
@@ -313,7 +327,7 @@ class ReferenceEngine:
         with torch.no_grad():
             for row, k in enumerate(clients.tolist()):
                 if params is not None:
-                    self._flat.write(params[row], None if buffers is None else buffers[row])
+                    self._write(params[row], None if buffers is None else buffers[row])
                 owned = np.arange(part.start[k], part.start[k + 1])
                 for at in range(0, owned.size, CHUNK):
                     x, y = self._batch(part, owned[at : at + CHUNK])

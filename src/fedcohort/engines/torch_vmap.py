@@ -59,6 +59,7 @@ class VmapEngine(ReferenceEngine):
             return super().train(model, clients, plan)
         m = clients.size
         self._check(plan, m)
+        self.know(model)
         learned = Learned(self._torch, self._flat, model, m, self.device, self._sum_type)
         work = plan.epochs_of(m) * -(-self._data.train.sizes[clients] // plan.batch_size)
         order, done = np.argsort(-work, kind="stable"), 0

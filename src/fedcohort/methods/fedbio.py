@@ -97,7 +97,8 @@ class FedBiO(MethodBase):
         everybody = np.ones(len(updates), np.bool_)
         if isinstance(self.state, SampleCleaning):
             change = weighted_sum(share, updates.delta)
-            info = self.state.learn(model.params + change, updates.clients, share, context)
+            own = self.merge(model, updates)[0]
+            info = self.state.learn(model.params + change, updates.clients, share, context, own)
             return Step(change, everybody, info)
         self.state.grow(max(context.population, int(updates.clients.max()) + 1))
         x = self.state.x[updates.clients].astype(np.float64)
@@ -112,7 +113,8 @@ class FedBiO(MethodBase):
         """Eq. 2 without its unit."""
         weight = client_weights(share, x)
         point = model.params + weighted_sum(weight, updates.delta)
-        gradient = outer_gradient(point, updates.clients, share, context, clean=self.clean_validation)
+        own = self.merge(model, updates)[0]
+        gradient = outer_gradient(point, updates.clients, share, context, clean=self.clean_validation, buffers=own)
         length = np.sqrt(np.einsum("kp,kp->k", updates.delta, updates.delta, dtype=np.float64))
         unit = float(np.linalg.norm(gradient) * length.max())
         if not 0 < unit < np.inf:

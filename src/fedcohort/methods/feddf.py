@@ -136,7 +136,9 @@ class FedDF(MethodWrapper):
         if start < AGREED or self.schedule.steps == 0:
             return after, info
         watch = EarlyStopping(evaluator, after, self.check_every, self.patience)
-        last = distil(evaluator, split, after.params, target, self.schedule, context.rng, watch=watch)
+        last = distil(
+            evaluator, split, after.params, target, self.schedule, context.rng, watch=watch, buffers=after.buffers
+        )
         student = watch.result(last)
         info["feddf_steps"] = float(watch.steps)
         info["feddf_kl_end"] = divergence(target, probabilities(logits_of(evaluator, student[None], split, own)[0]))

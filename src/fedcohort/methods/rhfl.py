@@ -181,7 +181,8 @@ class RHFL(MethodBase):
                 if divergence(target, said[k]) < AGREED:
                     continue
                 order = generator(seed, "rhfl-public", index)
-                copies[k] = distil(evaluator, split, copies[k], target, schedule, order)
+                own = None if buffers is None else buffers[k]
+                copies[k] = distil(evaluator, split, copies[k], target, schedule, order, buffers=own)
         return copies - local, named
 
 

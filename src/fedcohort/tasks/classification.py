@@ -272,7 +272,8 @@ class BoundClassification:
 class ArrayServerEvaluator:
     """The server's own data and the model's forward and backward pass.
 
-    For models with buffers the logits use those that are given, or else those of the model that was last sent out.
+    For models with buffers logits and gradients use those that are given, or else those of the model that was last
+    sent out.
     """
 
     def __init__(self, spec: ClassificationSpec, engine: Engine) -> None:
@@ -295,9 +296,12 @@ class ArrayServerEvaluator:
         """Logits of k models, given as (k, p), on the whole split: (k, n, classes)."""
         return self._logits(params, _server_side(split), _rows(self.buffers) if buffers is None else buffers)
 
-    def gradient(self, params: Real, split: str, rows: Index, target: Real) -> tuple[float, Real]:
+    def gradient(
+        self, params: Real, split: str, rows: Index, target: Real, buffers: Real | None = None
+    ) -> tuple[float, Real]:
         """Mean soft-target cross-entropy on these rows and its gradient (p,)."""
-        return self._engine.soft_gradient(params, self._features(_server_side(split))[rows], target)
+        x, own = self._features(_server_side(split))[rows], self.buffers if buffers is None else buffers
+        return self._engine.soft_gradient(params, x, target, *((own,) if own.size else ()))
 
     def evaluate(self, model: Model, split: str) -> Real:
         """Logits (n, classes) of one model with its own buffers; the test split too, for evaluation only."""

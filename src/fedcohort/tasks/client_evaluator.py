@@ -21,22 +21,26 @@ class ArrayClientEvaluator:
         """Samples of this client in this part."""
         return int(self._part(part).sizes[client])
 
-    def losses(self, params: Real, client: int, part: str) -> NDArray[np.float64]:
+    def losses(self, params: Real, client: int, part: str, buffers: Real | None = None) -> NDArray[np.float64]:
         """Cross-entropy of every sample, in the order of `Plan.sample_weight`."""
         x, label = self._samples(client, part)
         if not label.size:
             return np.empty(0)
-        logits = self._engine.logits(np.asarray(params, np.float32)[None], x)[0]
+        own = None if buffers is None or not buffers.size else buffers[None]
+        logits = self._engine.logits(np.asarray(params, np.float32)[None], x, own)[0]
         return np.asarray(cross_entropy(log_softmax(np.asarray(logits, np.float64)), label), np.float64)
 
-    def gradient(self, params: Real, client: int, part: str, weight: Real | None = None) -> Real:
+    def gradient(
+        self, params: Real, client: int, part: str, weight: Real | None = None, buffers: Real | None = None
+    ) -> Real:
         """Gradient of (1 / n) sum_j weight_j loss_j: soft targets that carry the weights."""
         x, label = self._samples(client, part)
         if not label.size:
             return np.zeros(np.size(params), np.float32)
         target = np.zeros((label.size, self._data.classes), np.float32)
         target[np.arange(label.size), label] = 1.0 if weight is None else weight
-        return self._engine.soft_gradient(np.asarray(params, np.float32), x, target)[1]
+        own = () if buffers is None or not buffers.size else (buffers,)
+        return self._engine.soft_gradient(np.asarray(params, np.float32), x, target, *own)[1]
 
     def _samples(self, client: int, part: str) -> tuple[NDArray[np.float32], Index]:
         owned = self._part(part)

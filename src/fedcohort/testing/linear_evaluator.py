@@ -36,8 +36,11 @@ class LinearEvaluator:
         weight, bias = self._split(np.atleast_2d(params))
         return np.asarray(np.einsum("kcf,nf->knc", weight, self._x[split]) + bias[:, None, :], np.float64)
 
-    def gradient(self, params: Real, split: str, rows: Index, target: Real) -> tuple[float, Real]:
-        """Mean soft-target cross-entropy and its gradient."""
+    def gradient(
+        self, params: Real, split: str, rows: Index, target: Real, buffers: Real | None = None
+    ) -> tuple[float, Real]:
+        """Mean soft-target cross-entropy and its gradient; it has no buffers."""
+        del buffers
         x = self._x[split][rows]
         z = self.logits(params, split)[0][rows]
         z = z - z.max(axis=1, keepdims=True)

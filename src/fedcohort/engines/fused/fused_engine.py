@@ -69,7 +69,7 @@ class FusedEngine:
         """`workers=0` means one per processor. Raises TrainingError if a layer does not qualify."""
         self._runner = runner_of(network)
         self._network = network
-        self._known = network.fresh(np.random.default_rng(0)).buffers  # of the model that came last
+        self._known = network.fresh(np.random.default_rng(0)).buffers  # of the model last trained
         self._data = data
         self._x = np.ascontiguousarray(data.x.reshape(len(data.x), -1), np.float32)
         self._classes = network.classes
@@ -84,9 +84,9 @@ class FusedEngine:
         """Local training of each client from this model."""
         m, sizes = clients.size, self._data.train.sizes[clients]
         check_plan(plan, m, self.n_params)
-        start = self._weights(model.params)
+        start, self._known = self._weights(model.params), self._statistics(model.buffers)
         delta = self._buffers.take(m, self.n_params)
-        running = np.repeat(self._statistics(model.buffers)[None], m, axis=0)
+        running = np.repeat(self._known[None], m, axis=0)
         steps, stats = np.zeros(m, np.int64), np.zeros((m, 3))
         epochs, lr = plan.epochs_of(m), plan.lr_of(m)
 
@@ -178,9 +178,12 @@ class FusedEngine:
         self._spread(one, np.arange(len(weights) * shares))
         return out
 
-    def soft_gradient(self, params: Real, x: NDArray[np.float32], target: Real) -> tuple[float, Real]:
+    def soft_gradient(
+        self, params: Real, x: NDArray[np.float32], target: Real, buffers: Real | None = None
+    ) -> tuple[float, Real]:
         """Mean cross-entropy against soft targets (n, classes), and its gradient (p,)."""
         weights, n = self._weights(params), len(x)
+        stats = self._known if buffers is None else self._statistics(buffers)
         flat = np.ascontiguousarray(x.reshape(n, -1), np.float32)
         mass = np.asarray(target, np.float64).sum(axis=1)
         goal = (np.asarray(target, np.float64) / np.where(mass > 0, mass, 1.0)[:, None]).astype(np.float32)
@@ -193,7 +196,7 @@ class FusedEngine:
             rows = np.arange(starts[job], min(starts[job] + SHARE, n))
             label = np.zeros(rows.size, np.int64)
             each, found[job] = self._runner.gradient(
-                space, weights, self._known, flat, rows, label, soft, share[rows], goal[rows]
+                space, weights, stats, flat, rows, label, soft, share[rows], goal[rows]
             )
             loss[job] = float((each.astype(np.float64) * share[rows]).sum())
             return bool(np.isfinite(found[job]).all())
@@ -216,12 +219,12 @@ class FusedEngine:
         return padded_copy(params)
 
     def _statistics(self, buffers: Real) -> Floats:
-        """Running statistics of a model; of the last model that had any, where it comes without."""
+        """Running statistics of a model; those of the model last trained, where it comes without."""
         if buffers.size:
             rule = f"the network has {self._network.n_buffers}"
             fits = buffers.shape == (self._network.n_buffers,)
             check(fits, f"buffers of shape {buffers.shape}", rule, "use a model of this task")
-            self._known = np.array(buffers, np.float32)
+            return np.array(buffers, np.float32)
         return self._known
 
     def _job(

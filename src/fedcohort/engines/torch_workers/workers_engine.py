@@ -63,6 +63,7 @@ class WorkersEngine:
         """Local training of each client from this model."""
         check_plan(plan, clients.size, self.n_params)
         self.decided(model, clients, plan)
+        self._engine.know(model)  # which trains elsewhere, perhaps
         work = self._data.train.sizes[clients] * plan.epochs_of(clients.size)
         self._spent += self._seconds * float(work.sum())
         pays = self._spent >= PROCESSES_PAY and np.count_nonzero(work) > 1
@@ -93,9 +94,11 @@ class WorkersEngine:
         """Logits of k models."""
         return self._engine.logits(params, x, buffers)
 
-    def soft_gradient(self, params: Real, x: NDArray[np.float32], target: Real) -> tuple[float, Real]:
+    def soft_gradient(
+        self, params: Real, x: NDArray[np.float32], target: Real, buffers: Real | None = None
+    ) -> tuple[float, Real]:
         """Mean cross-entropy against soft targets, and its gradient."""
-        return self._engine.soft_gradient(params, x, target)
+        return self._engine.soft_gradient(params, x, target, buffers)
 
     def close(self) -> None:
         """End the processes."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedcohort.core.constraints import Choice
 from fedcohort.core.stats import softmax
 from fedcohort.errors import BadParameter, UnknownName
+from fedcohort.methods._parts.server_validation import gradient_of
 from fedcohort.protocols import ServerEvaluator
 from fedcohort.types import Index, Real
 
@@ -74,16 +75,17 @@ def distil(
     rng: np.random.Generator,
     *,
     watch: Callable[[Double, int], bool] | None = None,
+    buffers: Real | None = None,
 ) -> Double:
     """Move parameters towards soft targets (n, classes) on a split; stops where a gradient is not finite.
 
-    `watch(params, steps)` ends it by returning True.
+    `watch(params, steps)` ends it by returning True. `buffers` (b,) are the model's own; they stay as they are.
     """
     params, adam = start.astype(np.float64), Adam(schedule, start.size)
     batches = Batches(len(target), schedule.batch_size, rng)
     for step in range(1, schedule.steps + 1):
         rows = batches.next()
-        _, gradient = evaluator.gradient(params.astype(np.float32), split, rows, target[rows])
+        gradient = gradient_of(evaluator, params.astype(np.float32), split, rows, target[rows], buffers)
         if not np.isfinite(gradient).all():
             log.warning("distillation stopped after %d steps: the gradient is not finite", step - 1)
             break

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from fedcohort.core.table import TableError
 from fedcohort.errors import BadParameter
-from fedcohort.methods._parts.server_validation import validation_evaluator
+from fedcohort.methods._parts.server_validation import gradient_of, validation_evaluator
 from fedcohort.methods.base import Double
 from fedcohort.protocols import Aggregation, ClientEvaluator
 from fedcohort.types import Arrays, Index, Plan, Real
@@ -65,15 +65,17 @@ class SampleCleaning:
         known = {int(c): sample_weight(self.weights[int(c)]) for c in clients if int(c) in self.weights}
         return replace(plan, sample_weight={**(plan.sample_weight or {}), **known}) if known else plan
 
-    def learn(self, point: Double, clients: Index, share: Double, context: Aggregation) -> dict[str, float]:
-        """Eq. 2, then eq. 4 for every client of the cohort, at the new model."""
-        local = client_losses(context.client_evaluator)
+    def learn(
+        self, point: Double, clients: Index, share: Double, context: Aggregation, buffers: Real | None = None
+    ) -> dict[str, float]:
+        """Eq. 2, then eq. 4 for every client of the cohort, at the new model and its buffers."""
+        local = client_losses(context.client_evaluator, buffers)
         for client in clients.tolist():
             size = local.size(client, "train")
             if client not in self.weights or self.weights[client].size != size:
                 self.weights[client] = np.zeros(size, np.float32)
         s = self.settings
-        gradient = outer_gradient(point, clients, share, context, clean=s.clean_validation)
+        gradient = outer_gradient(point, clients, share, context, clean=s.clean_validation, buffers=buffers)
         start = self.u if self.u.size == point.size else np.zeros(point.size)
         weights = {c: sample_weight(self.weights[c]) for c in clients.tolist()}
         u = solve(local, point, clients, share, weights, gradient, s, start)
@@ -154,15 +156,24 @@ def along(local: ClientEvaluator, point: Double, client: int, u: Double) -> Doub
     return out
 
 
-def outer_gradient(point: Double, clients: Index, share: Double, context: Aggregation, *, clean: bool) -> Double:
+def outer_gradient(
+    point: Double,
+    clients: Index,
+    share: Double,
+    context: Aggregation,
+    *,
+    clean: bool,
+    buffers: Real | None = None,
+) -> Double:
     """grad f: on the server's validation split, or averaged over the clients' own validation parts."""
     if clean:
         evaluator = validation_evaluator(context.server_evaluator, "fedbio(clean_validation=True)")
         labels = evaluator.labels("validation")
         target = np.eye(evaluator.classes, dtype=np.float32)[labels]
-        _, gradient = evaluator.gradient(point.astype(np.float32), "validation", np.arange(labels.size), target)
+        rows, w = np.arange(labels.size), point.astype(np.float32)
+        gradient = gradient_of(evaluator, w, "validation", rows, target, buffers)
         return gradient.astype(np.float64)
-    local = client_losses(context.client_evaluator)
+    local = client_losses(context.client_evaluator, buffers)
     total, mass = np.zeros(point.size), 0.0
     for client, p in zip(clients.tolist(), share, strict=True):
         if local.size(client, "validation") > 0:
@@ -171,12 +182,30 @@ def outer_gradient(point: Double, clients: Index, share: Double, context: Aggreg
     return total / mass if mass > 0 else total
 
 
-def client_losses(local: ClientEvaluator | None) -> ClientEvaluator:
-    """The clients' evaluator, or the error that says what to do without it."""
+def client_losses(local: ClientEvaluator | None, buffers: Real | None = None) -> ClientEvaluator:
+    """The clients' evaluator, at these buffers if there are any, or the error that says what to do without it."""
     if local is None:
         raise BadParameter(
             "fedbio without access to losses at the clients",
             "variant='samples' and clean_validation=False evaluate the clients' own samples",
             "run it in a simulation whose task has a client_evaluator, or use variant='clients', clean_validation=True",
         )
-    return local
+    return local if buffers is None or not buffers.size else _AtBuffers(local, buffers)
+
+
+class _AtBuffers:
+    """The clients' evaluator with the same statistics in every call."""
+
+    def __init__(self, local: ClientEvaluator, buffers: Real) -> None:
+        self._local, self._buffers = local, buffers
+
+    def size(self, client: int, part: str) -> int:
+        return self._local.size(client, part)
+
+    def losses(self, params: Real, client: int, part: str, buffers: Real | None = None) -> Real:
+        return self._local.losses(params, client, part, self._buffers if buffers is None else buffers)
+
+    def gradient(
+        self, params: Real, client: int, part: str, weight: Real | None = None, buffers: Real | None = None
+    ) -> Real:
+        return self._local.gradient(params, client, part, weight, self._buffers if buffers is None else buffers)

@@ -43,6 +43,15 @@ def logits_of(evaluator: ServerEvaluator, params: Real, split: str, buffers: Rea
     return evaluator.logits(params, split, buffers)
 
 
+def gradient_of(
+    evaluator: ServerEvaluator, params: Real, split: str, rows: Index, target: Real, buffers: Real | None
+) -> Real:
+    """The gradient of one model towards soft targets, at its own statistics (b,) where the model has any."""
+    if buffers is None or not buffers.size:
+        return evaluator.gradient(params, split, rows, target)[1]
+    return evaluator.gradient(params, split, rows, target, buffers)[1]
+
+
 def mean_loss(params: Real, evaluator: ServerEvaluator, buffers: Real | None = None) -> float:
     """Cross-entropy of one model on the validation data; LARGEST_LOSS where it is larger or not a number."""
     with np.errstate(over="ignore", invalid="ignore"):
