@@ -26,11 +26,11 @@ class LinearEvaluator:
     def labels(self, split):
         return self.splits[split][1]
 
-    def logits(self, params, split):
+    def logits(self, params, split, buffers=None):
         w = params.reshape(len(params), self.classes, self.features)
         return np.einsum("nf,kcf->knc", self.splits[split][0], w).astype(np.float32)
 
-    def gradient(self, params, split, rows, target):
+    def gradient(self, params, split, rows, target, buffers=None):
         x = self.splits[split][0][rows]
         p = softmax(x @ params.astype(np.float64).reshape(self.classes, self.features).T)
         loss = float(-(target * np.log(p)).sum(axis=1).mean())
@@ -51,7 +51,7 @@ class MLPEvaluator(LinearEvaluator):
     def n_params(self):
         return self.hidden * (self.features + self.classes)
 
-    def logits(self, params, split):
+    def logits(self, params, split, buffers=None):
         x = self.splits[split][0]
         out = []
         for one in params:
@@ -59,7 +59,7 @@ class MLPEvaluator(LinearEvaluator):
             out.append(np.tanh(x @ a.T) @ b.T)
         return np.array(out, np.float32)
 
-    def gradient(self, params, split, rows, target):
+    def gradient(self, params, split, rows, target, buffers=None):
         x = self.splits[split][0][rows]
         a, b = self._split(params.astype(np.float64))
         h = np.tanh(x @ a.T)

@@ -124,9 +124,9 @@ def test_copies_move_towards_the_others(confidence):
 class Recorder(LinearEvaluator):
     """Keeps the targets it is asked to follow."""
 
-    def gradient(self, params, split, rows, target):
+    def gradient(self, params, split, rows, target, buffers=None):
         self.asked = [*getattr(self, "asked", []), (rows, target)]
-        return super().gradient(params, split, rows, target)
+        return super().gradient(params, split, rows, target, buffers)
 
 
 def test_targets_are_the_others_in_the_ratio_of_their_weights():

@@ -57,11 +57,11 @@ class LinearEvaluator:
     def labels(self, split):
         return self.y
 
-    def logits(self, params, split):
+    def logits(self, params, split, buffers=None):
         weight = np.asarray(params, np.float64).reshape(-1, 3, 4)
         return np.einsum("kcf,nf->knc", weight, self.x[split])
 
-    def gradient(self, params, split, rows, target):
+    def gradient(self, params, split, rows, target, buffers=None):
         z = self.logits(params[None], split)[0][rows]
         z = z - z.max(axis=1, keepdims=True)
         p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
