@@ -316,5 +316,26 @@ def test_an_uploaded_model_is_judged_with_its_own_statistics(make_world):
     )
 
 
+def test_losses_and_gradients_are_those_of_the_model_that_is_asked_for(make_world):
+    """Batch normalisation: evaluators with the statistics of a model agree with its evaluation, and with each other."""
+    torch = pytest.importorskip("torch")
+    spec = ClassificationSpec("mine", blobs(), partial(_normalised, torch), Plan(batch_size=10, lr=0.1))
+    task = spec.bind(make_world(spec.labels(), 5, 4), engine="torch_reference")
+    model = task.initial(np.random.default_rng(0))
+    sent = task.train(model, np.array([0, 2]), task.plan()).updates
+    new = replace(model, params=model.params + sent.delta[0], buffers=sent.buffers[0])
+    server, clients, w, own = task.server_evaluator(), task.client_evaluator(), new.params, new.buffers
+    y, only = server.labels("validation"), np.array([2])
+    asked = (w, "validation", np.arange(y.size), np.eye(4, dtype=np.float32)[y])
+    assert server.gradient(*asked, own)[0] == pytest.approx(task.evaluate(new, "validation")["loss"], abs=1e-5)
+    bare = replace(new, buffers=model.buffers)  # the model that was sent out lends its own where none are given
+    assert server.gradient(*asked)[0] == pytest.approx(task.evaluate(bare, "validation")["loss"], abs=1e-5)
+    for held, given in ((new, (own,)), (bare, ())):
+        expected = task.engine.losses(held, only, "train", Objective()).loss[0]
+        assert clients.losses(w, 2, "train", *given).mean() == pytest.approx(expected, abs=1e-5)
+        slope = clients.gradient(w, 2, "train", None, *given)
+        assert slope == pytest.approx(task.engine.gradients(held, only)[0], abs=1e-5)
+
+
 def _normalised(torch):
     return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
