@@ -45,6 +45,8 @@ class VariantEngine(ReferenceEngine):
 
     def __init__(self, model: Modeled, data: ClientData, variant: Variant) -> None:
         super().__init__(model, data)
+        from fedcohort.engines.torch_pooling import pool_first
+
         self._channels_last = variant.channels_last
         module: Any = self._flat.module
         pool_first(module)
@@ -129,25 +131,6 @@ class BareSGD:
                 moved, [cast("Tensor", p.grad) for p in moved], [None] * len(moved), fused=True,
                 weight_decay=self._decay, momentum=0.0, lr=self._lr, dampening=0.0, nesterov=False, maximize=False,
             )  # fmt: skip
-
-
-def pool_first(module: Any) -> int:
-    """Let every max-pool behind a ReLU of a Sequential run before it, in place; how many do.
-
-    The largest of a window is the same before and after a ReLU, and so is whom its gradient goes to, to the last bit:
-    only there are fewer values to pass through the ReLU.
-    """
-    from torch import nn
-
-    count = 0
-    for chain in [m for m in module.modules() if type(m) is nn.Sequential]:
-        for at in range(len(chain) - 1):
-            relu, pool = chain[at], chain[at + 1]
-            plain = not (relu._forward_hooks or relu._backward_hooks or pool._forward_hooks or pool._backward_hooks)
-            if type(relu) is nn.ReLU and type(pool) is nn.MaxPool2d and not pool.return_indices and plain:
-                chain[at], chain[at + 1] = pool, relu
-                count += 1
-    return count
 
 
 @contextmanager
