@@ -116,12 +116,11 @@ def _as_network(model: Modeled, data: ClientData) -> tuple[Network, str]:
     if isinstance(recipe.model, Network):
         return recipe.model, "every layer is one that it knows"
     from fedcohort.engines.module_translation import translate
-    from fedcohort.engines.torch_device import seeded
     from fedcohort.engines.torch_modules import module_of
 
-    with seeded("cpu", 0):
-        module = module_of(recipe.model)
-    return translate(module, tuple(data.x.shape[1:])), "the module was translated: every layer is one that it knows"
+    return translate(
+        module_of(recipe.model), tuple(data.x.shape[1:])
+    ), "the module was translated: every layer is one that it knows"
 
 
 def _there_is_a_gpu() -> bool:

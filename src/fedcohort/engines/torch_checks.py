@@ -14,7 +14,7 @@ from fedcohort.engines.losses import CROSS_ENTROPY
 from fedcohort.engines.recipe import Modeled, Recipe, named, recipe_of, said
 from fedcohort.engines.torch_device import torch_package
 from fedcohort.engines.torch_losses import IGNORED, Criterion
-from fedcohort.engines.torch_modules import build
+from fedcohort.engines.torch_modules import build, constants
 from fedcohort.errors import FedcohortError, TrainingError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def dry_run(model: Modeled, data: ClientData) -> DryRun:
         name = type(module).__name__
         if not any(p.requires_grad for p in module.parameters()):
             raise TrainingError(f"module {name}", "it has no parameters to train", "give it some, with requires_grad")
+        _check_tensors(name, module, recipe)
         rows = data.train.index[:FEW] if data.train.index.size else np.arange(min(FEW, len(data.x)))
         x = torch.from_numpy(np.array(data.x[rows]))
         x = _augmented(recipe, x)
@@ -48,6 +49,23 @@ def dry_run(model: Modeled, data: ClientData) -> DryRun:
         each = _loss(recipe, data, name, output, y)
         _optimiser(recipe, module)
     return DryRun(bool(each.ndim), output.detach(), y)
+
+
+def _check_tensors(name: str, module: nn.Module, recipe: Recipe) -> None:
+    """Trainable parameters are real numbers, and what nobody trains is the same whenever the module is made."""
+    torch = torch_package()
+    for key, p in module.named_parameters():
+        if p.requires_grad and p.is_complex():
+            remedy = "keep its real and its imaginary part as two parameters"
+            raise TrainingError(f"parameter {key} of module {name}", "it is complex, and models are real", remedy)
+    first = constants(module)
+    again = constants(build(recipe.model)) if first else {}
+    for key, value in first.items():
+        if key not in again or not torch.equal(value.nan_to_num(), again[key].nan_to_num()):
+            rule = "nobody trains it, and the factory makes another one each time"
+            raise TrainingError(
+                f"tensor {key} of module {name}", rule, "draw it with torch alone, or from a fixed seed"
+            )
 
 
 def _answers(data: ClientData, rows: Any) -> Any:

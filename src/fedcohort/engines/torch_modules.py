@@ -10,23 +10,31 @@ from numpy.typing import NDArray
 
 from fedcohort.engines.networks import Network
 from fedcohort.engines.recipe import Factory, named, said
-from fedcohort.engines.torch_device import torch_package
+from fedcohort.engines.torch_device import seeded, torch_package
 from fedcohort.errors import FedcohortError, TrainingError
 from fedcohort.types import Model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+FROZEN_SEED = 0  # of torch, where a factory draws what stays frozen
+
 
 def build(model: Network | Factory) -> nn.Module:
     """A module from a network or a factory; what it drops out is drawn per client, alike in every engine."""
-    from fedcohort.engines.torch_layers import seeded, sequential
+    from fedcohort.engines import torch_layers
 
-    return sequential(model) if isinstance(model, Network) else seeded(module_of(model))
+    return torch_layers.sequential(model) if isinstance(model, Network) else torch_layers.seeded(module_of(model))
 
 
 def module_of(factory: Factory) -> nn.Module:
-    """What a factory makes; an exception in it is one sentence."""
+    """What a factory makes, from one fixed seed of torch: what is frozen is the same in every engine and export."""
+    with seeded("cpu", FROZEN_SEED):
+        return _made(factory)
+
+
+def _made(factory: Factory) -> nn.Module:
+    """What a factory makes of torch's generator as it is; an exception in it is one sentence."""
     torch = torch_package()
     try:
         made = factory()
@@ -45,20 +53,24 @@ def initial(model: Network | Factory, rng: np.random.Generator) -> Model:
     """A fresh model drawn from this generator alone; torch's own generator is left as it was."""
     if isinstance(model, Network):
         return model.fresh(rng)
-    torch = torch_package()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng.integers(1 << 62)))
-        return Flat(build(model)).read()
+    with seeded("cpu", int(rng.integers(1 << 62))):
+        return Flat(_made(model)).read()
+
+
+def constants(module: nn.Module) -> dict[str, Tensor]:
+    """What nobody trains, averages or sends, by name: frozen parameters and complex buffers."""
+    found = {n: p.detach() for n, p in module.named_parameters() if not p.requires_grad}
+    return found | {n: b.detach() for n, b in module.named_buffers() if b.is_complex()}
 
 
 class Flat:
-    """A module seen as flat arrays."""
+    """A module seen as flat arrays; its constants stay in it, neither read nor written."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.params: list[Tensor] = [p for p in module.parameters() if p.requires_grad]
         self.floats: list[Tensor] = [b for b in module.buffers() if b.is_floating_point()]
-        self.counters: list[Tensor] = [b for b in module.buffers() if not b.is_floating_point()]
+        self.counters: list[Tensor] = [b for b in module.buffers() if is_counter(b)]
         self.size = sum(p.numel() for p in self.params)
 
     def read(self) -> Model:
@@ -98,6 +110,11 @@ class Flat:
         for p in self.params:
             yield p, flat[start : start + p.numel()].view_as(p)
             start += p.numel()
+
+
+def is_counter(buffer: Tensor) -> bool:
+    """Whether a buffer holds whole numbers, or yes and no."""
+    return not (buffer.is_floating_point() or buffer.is_complex())
 
 
 def flat_array(tensors: list[Tensor], dtype: Any) -> NDArray[Any]:

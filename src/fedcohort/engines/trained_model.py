@@ -67,13 +67,25 @@ class TrainedModel:
                 )
             out[tensor.name] = whole[at[tensor.part] : at[tensor.part] + size].reshape(tensor.shape)
             at[tensor.part] += size
-        return out
+        return out | self._constants()
+
+    def _constants(self) -> Arrays:
+        """What is frozen in a torch module, and its complex buffers."""
+        if self.made_from is None or isinstance(self.made_from, Network):
+            return {}
+        from fedcohort.engines.torch_modules import constants, module_of
+
+        found = constants(module_of(self.made_from)).items()
+        return {n: (t.float() if t.is_floating_point() else t).cpu().numpy() for n, t in found}
 
     def state_dict(self) -> dict[str, Any]:
-        """The tensors for `module.load_state_dict`."""
+        """The tensors for `module.load_state_dict`; those of a torch module are exactly the ones that it asks for."""
         from fedcohort.engines.torch_device import torch_package
 
         torch = torch_package()
+        if self.made_from is not None and not isinstance(self.made_from, Network):
+            found = self.to_torch().state_dict()
+            return {n: t.detach().cpu().clone() if isinstance(t, torch.Tensor) else t for n, t in found.items()}
         return {name: torch.from_numpy(np.array(value)) for name, value in self.tensors().items()}
 
     def to_torch(self) -> Any:
@@ -118,12 +130,12 @@ def layout_of(model: Network | Factory) -> tuple[TensorPlace, ...]:
         found = [TensorPlace(t.name, t.shape) for t in model.tensors]
         sizes = (("buffers", model.n_buffers), ("counters", len(model.normalised)))
         return (*found, *(TensorPlace(part, (size,), part) for part, size in sizes if size))
-    from fedcohort.engines.torch_modules import module_of
+    from fedcohort.engines.torch_modules import is_counter, module_of
 
     module = module_of(model)
     found = [TensorPlace(n, tuple(p.shape)) for n, p in module.named_parameters() if p.requires_grad]
-    kinds = [(n, b, "buffers" if b.is_floating_point() else "counters") for n, b in module.named_buffers()]
-    return (*found, *(TensorPlace(n, tuple(b.shape), kind) for n, b, kind in kinds))
+    kept = [(n, b) for n, b in module.named_buffers() if not b.is_complex()]
+    return (*found, *(TensorPlace(n, tuple(b.shape), "counters" if is_counter(b) else "buffers") for n, b in kept))
 
 
 def plain_layout(layout: Sequence[TensorPlace]) -> list[list[Any]]:
