@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedcohort.engines.trained_model import TrainedModel, layout_of
 from fedcohort.errors import TrainingError
+from fedcohort.methods.base import usable_rows
+from fedcohort.methods.fedavg import FedAvg
+from fedcohort.methods.fedbuff import FedBuff
+from fedcohort.methods.median import Median
+from fedcohort.protocols import Aggregation
+from fedcohort.rounds.validation import validate
 from fedcohort.types import Plan
 
 torch = pytest.importorskip("torch")
@@ -149,3 +157,43 @@ def test_complex_buffers_stay_as_they_are(make_data):
 def test_complex_parameters_are_refused(make_data):
     with pytest.raises(TrainingError, match="parameter free of module Rotary: it is complex"):
         dry_run(lambda: Rotary(trainable=True), make_data([20, 33]))
+
+
+class Causal(nn.Module):
+    """Attention with an additive mask, as nn.Transformer.generate_square_subsequent_mask makes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(1, 8), nn.Linear(8, 4)
+        self.register_buffer("mask", torch.full((12, 12), float("-inf")).triu(1))
+
+    def forward(self, x):
+        z = self.first(x.flatten(1)[..., None])
+        return self.head((torch.softmax(z @ z.transpose(1, 2) / 3 + self.mask, -1) @ z).mean(1))
+
+
+@pytest.mark.parametrize("method", [FedAvg(), FedBuff(size=1), Median()], ids=lambda m: m.name)
+def test_infinite_constants_are_trained_with(method, make_data):
+    """A mask of -inf breaks nobody: clients train, replies are accepted, and the new model has the same mask."""
+    data, clients = make_data([20, 33]), np.arange(2)
+    model = initial(Causal, np.random.default_rng(0))
+    for engine in (ReferenceEngine(Causal, data), VariantEngine(Causal, data, Variant())):
+        trained = engine.train(model, clients, PLAN)
+        assert not trained.failed.any()
+    updates = replace(trained.updates, weight=np.array([0.0, 33.0]))
+    assert validate(trained.updates, {}, None, model.buffers).accepted.all()
+    context = Aggregation(0, PLAN, 2, np.array([20, 33]), clients)
+    made = method.aggregate(model, updates, context)
+    assert made.accepted.all()
+    assert not np.array_equal(made.model.params, model.params)
+    np.testing.assert_array_equal(made.model.buffers, model.buffers)
+
+
+def test_buffers_that_became_infinite_are_refused(make_data):
+    """Only what differs from the model that was sent counts as broken."""
+    model = initial(Causal, np.random.default_rng(0))
+    trained = ReferenceEngine(Causal, make_data([20, 33])).train(model, np.arange(2), PLAN)
+    trained.updates.buffers[0, 0], trained.updates.buffers[1, 1] = -np.inf, np.nan
+    verdict = validate(trained.updates, {}, None, model.buffers)
+    assert verdict.reasons == {0: "buffers-not-finite", 1: "buffers-not-finite"}
+    assert usable_rows(trained.updates, model.buffers).size == 0

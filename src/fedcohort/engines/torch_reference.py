@@ -88,7 +88,7 @@ class Learned:
         fine = self._torch.isfinite(params).all()
         if self._floats is not None:
             self._floats[row] = floats
-            fine = fine & self._torch.isfinite(floats).all()
+            fine = fine & (self._torch.isfinite(floats) | (floats == self.buffers)).all()  # an attention mask has -inf
         if self._counts is not None:
             self._counts[row] = counts
         self.fine[row] = fine & self._torch.isfinite(self._torch.as_tensor(self.sums[row].total))

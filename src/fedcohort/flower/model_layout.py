@@ -105,6 +105,18 @@ class ModelLayout:
         return {key: out[key] for key in self.shapes}
 
 
+def refuse_infinite(arrays: ArrayRecord) -> None:
+    """The first model must be finite: replies that hold the same infinities could not be told from broken ones."""
+    for key, array in arrays.items():
+        value = array.numpy()
+        check(
+            value.dtype.kind != "f" or bool(np.isfinite(value).all()),
+            f"array {str(key)!r} of the first model",
+            "it is not finite, and so every reply would be refused",
+            "leave constants such as masks out of it (persistent=False)",
+        )
+
+
 def record(arrays: Mapping[str, AnyArray]) -> ArrayRecord:
     """Named NumPy arrays as a Flower record."""
     return ArrayRecord({k: Array(np.ascontiguousarray(v).reshape(np.shape(v))) for k, v in arrays.items()})

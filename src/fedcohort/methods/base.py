@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.constraints import Choice, Interval
+from fedcohort.core.finite import finite_or, sound_rows
 from fedcohort.core.table import Table, TableError
 from fedcohort.errors import MissingSignal, StateMismatch, checked
 from fedcohort.protocols import Aggregated, Aggregation
@@ -67,7 +68,7 @@ class GuardedMethod:
     def aggregate(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:
         """Leave out rows that cannot be computed with; without any row left nothing changes."""
         accepted = np.zeros(len(updates), np.bool_)
-        usable = usable_rows(updates)
+        usable = usable_rows(updates, model.buffers)
         if usable.size == 0:
             return Aggregated(model, accepted)
         done = self.apply(model, updates.rows(usable), context)
@@ -144,15 +145,15 @@ class MethodBase(GuardedMethod):
         return merge_buffers(model, updates, self.buffers)
 
 
-def usable_rows(updates: Updates) -> Index:
+def usable_rows(updates: Updates, sent: Real | None = None) -> Index:
     """Positions of the rows a server can compute with, in ascending client order.
 
-    These have a finite update, finite buffers, and a finite weight that is not negative.
+    These have a finite update, a finite weight that is not negative, and buffers that are finite or as they were sent.
     """
     weight = np.asarray(updates.weight, np.float64)
     finite: Mask = np.isfinite(updates.delta).all(axis=1) & np.isfinite(weight) & (weight >= 0)
     if updates.buffers is not None:
-        finite &= np.isfinite(updates.buffers).all(axis=1)
+        finite &= sound_rows(updates.buffers, sent)
     order = np.argsort(updates.clients, kind="stable")
     return order[finite[order]]
 
@@ -220,5 +221,7 @@ def merge_buffers(model: Model, updates: Updates, policy: str) -> tuple[Real, ND
     if updates.counters is not None and updates.counters.size:
         counters = np.maximum(model.counters, updates.counters.max(axis=0))
     if policy != "server_keep" and updates.buffers is not None and updates.buffers.size:
-        buffers = weighted_sum(normalised(updates.weight), updates.buffers).astype(np.float32)
+        with np.errstate(invalid="ignore"):  # a weight of 0 times an infinite constant
+            mean = weighted_sum(normalised(updates.weight), updates.buffers).astype(np.float32)
+        buffers = finite_or(mean, model.buffers)
     return buffers, counters

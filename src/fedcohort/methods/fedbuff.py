@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.constraints import Count, Interval, NotNegative, Positive
+from fedcohort.core.finite import finite_or
 from fedcohort.core.table import Table, TableError, ragged
 from fedcohort.errors import checked
 from fedcohort.methods.base import Buffers, Double, MethodBase, Step, Weighting, multiplicity, sized
@@ -137,7 +138,7 @@ class FedBuff(MethodBase):
             return model.buffers, model.counters
         buffers, counters = model.buffers, model.counters
         if self.buffers == "average" and s.buffer_rows:
-            buffers = (s.buffers / s.buffer_rows).astype(np.float32)
+            buffers = finite_or((s.buffers / s.buffer_rows).astype(np.float32), model.buffers)
         if s.counters.size:
             counters = np.maximum(counters, s.counters)
         s.empty_buffers()

@@ -125,7 +125,7 @@ class RoundEngine:
         """Take what has arrived: each reply is validated on its own."""
         assert self.open_round is not None
         self.open_round.elapsed, self.open_round.timed_out = arrivals.elapsed, arrivals.timed_out
-        self.refused.update(self.out.take(arrivals, self.limits))
+        self.refused.update(self.out.take(arrivals, self.limits, self.model.buffers))
         if self.policy.buffer_size and arrivals.timed_out:
             self._expire()
 

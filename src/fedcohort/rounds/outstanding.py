@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedcohort.core.columns import part, prefixed
 from fedcohort.rounds.backend import Arrivals
 from fedcohort.rounds.validation import Limits, validate
-from fedcohort.types import Array, Arrays, Cohort, Index, Mask, Outcome, Plan, Updates
+from fedcohort.types import Array, Arrays, Cohort, Index, Mask, Outcome, Plan, Real, Updates
 
 OUT = -1  # the outcome of a client that is still at work
 SIGNAL, EXTRA = "signal.", "extra."
@@ -80,13 +80,13 @@ class Outstanding:
         }
         self.rows = joined(self.rows, new)
 
-    def take(self, arrivals: Arrivals, limits: Limits) -> Counter[str]:
+    def take(self, arrivals: Arrivals, limits: Limits, sent: Real | None = None) -> Counter[str]:
         """Every reply on its own: accepted, or refused with a reason. The reasons of all that was refused."""
         refused: Counter[str] = Counter()
         at, fresh = self._places(arrivals.clients, refused)
         outcome, clients = arrivals.outcome.copy(), arrivals.clients
         replied = np.flatnonzero(outcome == Outcome.OK)
-        verdict = validate(arrivals.updates, arrivals.signals, limits)
+        verdict = validate(arrivals.updates, arrivals.signals, limits, sent)
         good = verdict.accepted & fresh[replied]
         outcome[replied[~verdict.accepted]] = Outcome.REJECTED
         reasons = {**arrivals.reasons, **verdict.reasons}

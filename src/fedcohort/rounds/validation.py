@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedcohort.core.finite import sound_rows
 from fedcohort.signals import SIGNALS
-from fedcohort.types import Array, Mask, Updates
+from fedcohort.types import Array, Mask, Real, Updates
 
 # The largest believable magnitude of a scalar signal: beyond it a float32 square overflows.
 SANE = 1e15
@@ -35,8 +36,10 @@ class Verdict:
     reasons: Mapping[int, str] = field(default_factory=dict)  # client -> reason code
 
 
-def validate(updates: Updates, signals: Mapping[str, Array], limits: Limits | None = None) -> Verdict:
-    """Check all rows of a round at once; each verdict depends on its own row only."""
+def validate(
+    updates: Updates, signals: Mapping[str, Array], limits: Limits | None = None, sent: Real | None = None
+) -> Verdict:
+    """Check all rows of a round at once; each verdict depends on its own row only. `sent` are the model's buffers."""
     limits = limits or Limits()
     bad = np.zeros(len(updates), np.bool_)
     reasons: dict[int, str] = {}
@@ -56,7 +59,7 @@ def validate(updates: Updates, signals: Mapping[str, Array], limits: Limits | No
     steps = np.asarray(updates.steps)
     refuse((steps < 0) | (steps > limits.max_steps), "steps-out-of-range")
     if updates.buffers is not None and updates.buffers.size:
-        refuse(~np.asarray(np.isfinite(updates.buffers).all(axis=1)), "buffers-not-finite")
+        refuse(~sound_rows(updates.buffers, sent), "buffers-not-finite")
     for name, value in signals.items() if len(updates) else ():
         flat = np.asarray(value).reshape(len(updates), -1)
         if flat.dtype.kind == "f":

@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedcohort import signals as catalogue
 from fedcohort.errors import BadParameter, OutOfTurn, check, check_object, shown
-from fedcohort.flower.model_layout import ModelLayout
+from fedcohort.flower.model_layout import ModelLayout, refuse_infinite
 from fedcohort.flower.server.aggregator import StrategyAggregator
 from fedcohort.flower.server.driver import Arrival, Sent
 from fedcohort.flower.server.evaluation import EvaluateFn, evaluated
@@ -244,6 +244,8 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         """Find the clients, refuse what cannot work, open or make the journal, go back to where a crash left us."""
         layout = ModelLayout.of(arrays, self.last_layer)
         settings = replace(self.settings, deadline=min(self.settings.deadline, timeout))
+        if settings.check_shapes:
+            refuse_infinite(arrays)
         method: StrategyAggregator | MethodAggregator
         if self.method is not None:
             method = MethodAggregator(self.method, layout, settings.seed, self.evaluator, self._spare)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.core.finite import finite_or
 from fedcohort.methods.base import Double, MethodBase, multiplicity
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Real, Updates
@@ -28,7 +29,8 @@ class RobustMethod(MethodBase):
             middle = (len(updates) - 1) // 2
             counters = np.maximum(counters, np.sort(updates.counters, axis=0)[middle])
         if self.buffers == "average" and updates.buffers is not None and updates.buffers.size:
-            buffers = np.median(updates.buffers.astype(np.float64), axis=0).astype(np.float32)
+            middle_one = np.median(updates.buffers.astype(np.float64), axis=0).astype(np.float32)
+            buffers = finite_or(middle_one, model.buffers)
         return buffers, counters
 
 
