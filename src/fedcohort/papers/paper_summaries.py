@@ -60,11 +60,11 @@ SUMMARIES: dict[str, PaperSummary] = {
         "data at the server it pays the fall of a client's own loss.",
         "At scale laptop FLASH's choice has less regret than random choice, and where all train on the same loss it "
         "is more accurate under six methods, but far behind under SCAFFOLD (skew and noise together); its own loss "
-        "costs that again, and on average over seven methods it is behind random choice: "
-        "with skewed clients for what it loses under SCAFFOLD, with noise alone under each. At scale desk, where "
-        "speeds stay with their clients, FLASH asks the fast ones: it is less accurate than random choice after as "
-        "many rounds, and with skewed clients mostly sooner at the accuracy that the paper prints for random choice, "
-        "but not sooner than random choice on FLASH's loss. That loss gains there with random choice; FLASH's choice, "
+        "costs that again, and on average over seven methods it is behind random choice: with skewed clients for "
+        "what it loses under SCAFFOLD, with noise alone under each. At scale desk, where speeds stay with their "
+        "clients, FLASH asks the fast ones: it is less accurate than random choice after as many rounds, and with "
+        "skewed clients mostly sooner at the accuracy that the paper prints for random choice, but (both together) "
+        "not sooner than random choice on FLASH's loss. That loss gains there with random choice; FLASH's choice, "
         "with or without the duration in its reward, does not add to it. A choice that knows the labels gains less "
         "than the published gaps at scale laptop, and nothing at scale desk.",
         "FLASH's loss learns slowly with a small alpha, as the paper says itself, and runs of scale laptop are short. "
