@@ -296,13 +296,20 @@ def test_modules_too(make_world):
     assert task.server_evaluator().logits(model.params[None], "validation").shape[0] == 1
 
 
-def test_an_uploaded_model_is_judged_with_its_own_statistics(make_world):
-    """Batch normalisation: weights of a client with another model's statistics are a model that nobody has."""
+@pytest.fixture
+def trained_with_statistics(make_world):
+    """A task with batch normalisation, its first model, and what two clients made of it."""
     torch = pytest.importorskip("torch")
     spec = ClassificationSpec("mine", blobs(), partial(_normalised, torch), Plan(batch_size=10, lr=0.1))
     task = spec.bind(make_world(spec.labels(), 5, 4), engine="torch_reference")
     model = task.initial(np.random.default_rng(0))
     sent = task.train(model, np.array([0, 2]), task.plan()).updates
+    return task, model, sent
+
+
+def test_an_uploaded_model_is_judged_with_its_own_statistics(trained_with_statistics):
+    """Batch normalisation: weights of a client with another model's statistics are a model that nobody has."""
+    task, model, sent = trained_with_statistics
     evaluator, base = task.server_evaluator(), model.params
     mine = [replace(model, params=base + d, buffers=b) for d, b in zip(sent.delta, sent.buffers, strict=True)]
     expected = [task.evaluate(model, "validation")["loss"] - task.evaluate(m, "validation")["loss"] for m in mine]
@@ -316,13 +323,9 @@ def test_an_uploaded_model_is_judged_with_its_own_statistics(make_world):
     )
 
 
-def test_losses_and_gradients_are_those_of_the_model_that_is_asked_for(make_world):
+def test_losses_and_gradients_are_those_of_the_model_that_is_asked_for(trained_with_statistics):
     """Batch normalisation: evaluators with the statistics of a model agree with its evaluation, and with each other."""
-    torch = pytest.importorskip("torch")
-    spec = ClassificationSpec("mine", blobs(), partial(_normalised, torch), Plan(batch_size=10, lr=0.1))
-    task = spec.bind(make_world(spec.labels(), 5, 4), engine="torch_reference")
-    model = task.initial(np.random.default_rng(0))
-    sent = task.train(model, np.array([0, 2]), task.plan()).updates
+    task, model, sent = trained_with_statistics
     new = replace(model, params=model.params + sent.delta[0], buffers=sent.buffers[0])
     server, clients, w, own = task.server_evaluator(), task.client_evaluator(), new.params, new.buffers
     y, only = server.labels("validation"), np.array([2])
