@@ -133,7 +133,7 @@ SUMMARIES: dict[str, PaperSummary] = {
         "with which the choice is close to a random half.",
         "The chosen half is not ahead of a random half, and behind all clients.",
         "Scores differ little between clients, and with that temperature the softmax is nearly flat: the chosen half "
-        "is nearly a random one; other temperatures were not run. With so skewed a division a class may be at one or "
+        "is nearly a random one; lower temperatures were not run. With so skewed a division a class may be at one or "
         "two clients only, and a model forgets what is not asked. Whether a high score goes with aligned updates, "
         "what each weight does, and how it bears drop-out are studies of their own.",
         (
