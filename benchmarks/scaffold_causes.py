@@ -58,7 +58,7 @@ class Changed(Scaffold):
     name = "scaffold"
 
     def __init__(self, change: str, *, note: bool) -> None:
-        super().__init__(option="I")
+        super().__init__(option="I", unknown="left out" if change == "left out" else "zero")
         self.change, self.note, self.round, self.noting = change, note, 0, False
         self.gradients: Callable[[Model, Index], Any] = lambda model, clients: np.zeros((1, 1))
         self.skewed = np.zeros(N, np.bool_)
@@ -84,10 +84,8 @@ class Changed(Scaffold):
     def _changed(self, fix: Any, ck: Any, has: Any, now: Any, who: Index) -> Any:
         """One of CHANGES; `now` holds the gradients of all clients at the broadcast model."""
         c = self.state.mean(ck.shape[1])
-        if self.change in ("left out", "scaled"):
+        if self.change == "scaled":
             fix = fix - c + ck[has].mean(axis=0)
-        if self.change == "left out":
-            fix[~has[who]] = 0.0
         if self.change == "zeros filled":
             fix = fix + now[~has].sum(axis=0) / N
         if self.change == "c renewed":

@@ -51,6 +51,7 @@ def _measured(claim: Claim, values: Values, better: int, published: Mapping[Plac
     signs = [_sign(claim, pairs, better) for pairs in by_seed.values()]
     wins, losses = signs.count(1), signs.count(-1)
     low, high = paired.spread(d) if d.size > 1 else (None, None)
+    complete = len(whole) == len(by_seed)
     return {
         "words": claim.words,
         "ours": claim.ours,
@@ -61,10 +62,10 @@ def _measured(claim: Claim, values: Values, better: int, published: Mapping[Plac
         "low": low,
         "high": high,
         "seeds": len(by_seed),
-        "complete": len(whole) == len(by_seed),
+        "complete": complete,
         "wins": wins,
         "losses": losses,
-        "p": _p(_gains(claim, d, better), wins, losses, complete=len(whole) == len(by_seed)) if by_seed else None,
+        "p": _p(_gains(claim, d, better), wins, losses, complete=complete) if by_seed else None,
         "adjusted": None,
     }
 

@@ -45,11 +45,6 @@ ELEMENTS = {
 FULL = "whole context"
 
 
-def _reading(scale: str) -> str:
-    """All three bandits have the same reward; at scale laptop that of the first measurements."""
-    return flash.OWN_LOSS if scale == "laptop" else flash.FLASH
-
-
 def column(setting: str, what: str) -> str:
     """The heading of a column."""
     return f"{setting}: {what}"
@@ -79,7 +74,7 @@ def bandit_cells(scale: str) -> Sequence[Cell]:
     found = []
     for row, name in {**BANDITS, PERFECT_ROW: PERFECT_ROW}.items():
         for setting, level in SETTINGS.items():
-            selector = flash.selectors(scale)[_reading(scale) if row == LINEAR else name]
+            selector = flash.selectors(scale)[flash.among_bandits(scale) if row == LINEAR else name]
             keys = flash.run(scale, selector, flash.world(*level, scale=scale), loss=flash.objective(CIFAR))
             if row == PERFECT_ROW:
                 found.append(Cell(row, column(setting, ACCURACY), keys, quantity("best")))
@@ -131,7 +126,7 @@ def without(element: str) -> str:
 
 def contexts(scale: str) -> dict[str, str]:
     """FLASH with its whole context and without each element."""
-    whole = flash.selectors(scale)[_reading(scale)]
+    whole = flash.selectors(scale)[flash.among_bandits(scale)]
     more = whole.removeprefix("flash").strip("()")
     return {
         FULL: whole,

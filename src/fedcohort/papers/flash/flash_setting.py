@@ -128,9 +128,9 @@ def who(scale: str, row: str) -> tuple[str, bool]:
     return selectors(scale)[name], row in (FLASH, UNTIMED, OWN_LOSS, LOSS)
 
 
-def rewarded_as(row: str, scale: str) -> tuple[str, str]:
-    """FLASH's row with the reward of this rival, and how it is told: at scale laptop other bandits have the other."""
-    return (OWN_LOSS, ", rewarded as it is,") if scale == "laptop" and "bandit" in row else (FLASH, "")
+def among_bandits(scale: str) -> str:
+    """FLASH's row with the reward of the other bandits; at scale laptop that of the first measurements."""
+    return OWN_LOSS if scale == "laptop" else FLASH
 
 
 def world(skewed: int, noise: int, data: str = CIFAR, *, scale: str = "laptop", lam: float | None = None) -> str:

@@ -94,7 +94,8 @@ def claims(block: str, scale: str) -> Sequence[Claim]:
     for row in RIVALS:
         if row in rows(scale):
             gap = average(block, FLASH, where) - average(block, row, where)
-            mine, like = flash.rewarded_as(row, scale)
+            mine = flash.among_bandits(scale) if "bandit" in row else FLASH
+            like = "" if mine == FLASH else ", rewarded as it is,"
             found.append(row_beats(f"FLASH{like} beats {row} {over}", mine, row, where, round(gap, 2)))
     return [*found, *our_own(questions(block, scale, where))]
 
