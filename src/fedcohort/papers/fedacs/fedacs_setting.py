@@ -28,10 +28,10 @@ WORLDS = {
 }
 IID, BASE, ACS, REXP3, CMFL, OORT = "IID", "baseline", "FedACS", "Rexp3", "CMFL", "Oort"
 RIVALS = (BASE, ACS, REXP3, CMFL, OORT)
-ROUNDS = {"smoke": 10, "laptop": 80, "desk": 400, "paper": 1000}
+ROUNDS = {"smoke": 10, "laptop": 80, "desk": 200, "paper": 1000}
 CLIENTS = {"smoke": 40, "laptop": 200, "desk": 200, "paper": 200}
-BAN = {"smoke": 3, "laptop": 8, "desk": 40, "paper": 100}  # times asked; a tenth of the rounds
-STOP = {"smoke": 5, "laptop": 40, "desk": 80, "paper": 200}  # early stop of the analytics
+BAN = {"smoke": 3, "laptop": 8, "desk": 20, "paper": 100}  # times asked; a tenth of the rounds
+STOP = {"smoke": 5, "laptop": 40, "desk": 40, "paper": 200}  # early stop of the analytics
 TOLERANCE = 0.4  # [lambda], and the share of the clients that a perfect choice draws from
 DEPARTURES = {
     "smoke": ("8 x 8 digits, a small perceptron, 40 clients, 10 rounds: it shows that everything runs, nothing else",),
@@ -47,9 +47,11 @@ DEPARTURES = {
     "desk": (
         "500 samples per client instead of 2,000, of 45,000 images, so that each is handed out twice (the paper: "
         "eight times), and no augmentation",
-        "400 rounds instead of 1,000; terminal accuracy is the mean of the last 50, evaluated every fifth",
+        "200 rounds instead of 1,000, where the curve is flat (random choice, uniform environment, another seed: 51.9, "
+        "53.5, 54.4, 54.6, 54.1 % over the 50 rounds before rounds 100, 150, 200, 300 and 400); terminal accuracy is the "
+        "mean of the last 40, evaluated every fifth",
         "5 local epochs as in the paper, of batches of 50 instead of 400; lr 0.1, its decay and momentum as there",
-        "Oort's ban after 40 rounds instead of 100, the same share of all rounds; means over seeds instead of medians",
+        "Oort's ban after 20 rounds instead of 100, the same share of all rounds; means over seeds instead of medians",
     ),
     "paper": (
         "2,000 samples per client of 45,000 images instead of 50,000: a tenth is validation data at the server; no "
