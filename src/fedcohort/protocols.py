@@ -89,6 +89,24 @@ class Exempting(Protocol):
         ...
 
 
+@runtime_checkable
+class ModelReader(Protocol):
+    """Optional, for methods: looks at the clients' own models, not only at their updates.
+
+    In asynchronous rounds such a method finds the parameters that each update was computed on in
+    `Updates.extras["sent"]` (m, p): the model that it is given has moved since. In synchronous rounds it is that model.
+
+    >>> from fedcohort.methods import FedAvg, FedCA
+    >>> FedCA().reads_models, FedAvg().reads_models
+    (True, False)
+    """
+
+    @property
+    def reads_models(self) -> bool:
+        """Whether it does. Usually a class attribute."""
+        ...
+
+
 class ServerEvaluator(Protocol):
     """What a method may compute at the server: held-out data and the model's forward and backward pass.
 

@@ -19,6 +19,7 @@ Array = NDArray[Any]
 Arrays = dict[str, NDArray[Any]]
 
 STALENESS = "staleness"  # key of `Updates.extras`: by how many versions the model has moved since the client got it
+SENT = "sent"  # another: parameters of the model that the client got, for a `ModelReader` in asynchronous rounds
 
 
 class Outcome(IntEnum):

@@ -16,7 +16,9 @@ from tests.flower.grid import FakeClient, FakeGrid, arrays_of, start, timing
 
 from fedcohort.errors import BadParameter, MissingSignal, RunLocked, StateMismatch, StoreError, VersionMismatch
 from fedcohort.flower import CohortStrategy, wire
+from fedcohort.methods.fedca import FedCA
 from fedcohort.selectors.uniform import Uniform
+from fedcohort.testing import LinearEvaluator
 from fedcohort.types import Cohort
 
 
@@ -326,6 +328,24 @@ def test_a_stale_update_moves_the_present_model_of_a_wrapped_strategy(buffer_siz
     start(strategy, grid, rounds=12, evaluate_fn=lambda _, arrays: seen.append(float(arrays["b"].numpy()[0])))
     assert max(row["staleness"] for row in strategy.history) > 0
     np.testing.assert_allclose(seen, range(13), atol=1e-5)
+
+
+def test_a_stale_update_is_judged_as_the_model_that_its_client_has():
+    """Clients add one to what they were sent, so that of step i, computed a versions ago, has the value i - a + 1."""
+    seen = []
+
+    class Asked(LinearEvaluator):
+        def logits(self, params, split, buffers=None):
+            seen.append(float(params[0, 0]))
+            return super().logits(params, split)
+
+    grid = FakeGrid([FakeClient(str(i), seconds=1.0 if i < 3 else 7.5) for i in range(4)])
+    keys = {"selector": "uniform", "cohort_size": 4, "buffer_size": 1, "deadline": 60, **timing(grid)}
+    strategy = CohortStrategy(method=FedCA(), server_evaluator=Asked(classes=2), **keys)
+    start(strategy, grid, rounds=12)
+    ages = [row["staleness"] for row in strategy.history]
+    assert max(ages) > 0
+    assert seen == [i - age + 1 for i, age in enumerate(ages)]
 
 
 def test_fedprox_sends_its_mu_and_our_record_is_beside_it():

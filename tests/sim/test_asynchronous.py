@@ -328,9 +328,12 @@ def test_every_method_runs_or_is_refused_by_name(method):
     assert np.isfinite(simulation.model.params).all()
 
 
-@pytest.mark.parametrize("selector", ["oort", "hetero-select", "uniform"])
-def test_a_stopped_run_goes_on_to_the_same_bytes_and_verifies(tmp_path, selector):
-    config = RunConfig(**{**CONFIG.to_dict(), "selector": selector, "world": "mixed-v1"})
+@pytest.mark.parametrize(
+    ("selector", "method"), [("oort", None), ("hetero-select", None), ("uniform", None), ("uniform", "fedca")]
+)
+def test_a_stopped_run_goes_on_to_the_same_bytes_and_verifies(tmp_path, selector, method):
+    keys = {"selector": selector, "method": method or CONFIG.method, "world": "mixed-v1"}
+    config = RunConfig(**{**CONFIG.to_dict(), **keys})
     whole = run(config, tmp_path / "whole").history
 
     class Stop(Exception):
@@ -419,3 +422,45 @@ def test_an_uploaded_model_is_judged_against_the_one_it_began_with():
         fc.simulate(selector, task="digits-softmax", method="fedbuff(size=2)", cohort_size=6, buffer_size=2, rounds=12)
     assert len(gains[Listener.needs]) > 20
     np.testing.assert_array_equal(gains[Listener.needs], gains[Weigher.needs])
+
+
+class Weigher(Lowest):
+    needs = frozenset({"weights"})
+
+
+class Asked:
+    """A server evaluator that keeps the models which it was asked about."""
+
+    def __init__(self, inner):
+        self.inner, self.models = inner, set()
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def logits(self, params, split, *buffers):
+        self.models |= {row.tobytes() for row in np.asarray(params, np.float32)}
+        return self.inner.logits(params, split, *buffers)
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["fedca", "feddf", "feddf(drop_worst=True)", "rhfl", "cmfl(inner='fedca')", "feddf(inner='fedbuff(size=4)')"],
+)
+def test_a_method_looks_at_the_models_that_clients_have(method):
+    """In the timeline above clients 2 and 1 land in steps 2 and 3 with updates of older models than the server's."""
+
+    def made(selector):
+        base = build(
+            RunConfig(task="digits-softmax(unlabelled=0.1)", world="iid-v1(clients=4)", rounds=1, cohort_size=1)
+        )
+        asked = Asked(base.task.server_evaluator())
+        base.task.server_evaluator = lambda: asked
+        settings = RunSettings(rounds=4, cohort_size=3, buffer_size=2)
+        Simulation(selector, registry.make_method(method), Timed(base.world), base.task, settings).run()
+        return asked.models
+
+    weigher = Weigher()
+    made(weigher)
+    true = [row for result in weigher.seen for row in np.asarray(result.signals["weights"], np.float32)]
+    assert len(true) == 8
+    assert {row.tobytes() for row in true} <= made(Lowest())

@@ -12,7 +12,8 @@ from fedcohort.data.splits import cut, with_test
 from fedcohort.engines.networks import mlp
 from fedcohort.errors import BadParameter, ContractError, DataError, UnknownName
 from fedcohort.methods._parts.server_validation import logits_of
-from fedcohort.rounds.aggregation import model_gains, whole
+from fedcohort.rounds.aggregation import model_gains
+from fedcohort.rounds.sent_models import whole
 from fedcohort.signals import SIGNALS, of_side
 from fedcohort.tasks import catalogue
 from fedcohort.tasks.classification import ClassificationSpec

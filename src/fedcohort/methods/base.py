@@ -62,6 +62,7 @@ class GuardedMethod:
     exempt: Mapping[str, str] = MappingProxyType({})  # clause of fedcohort.testing.MethodContract -> why it cannot hold
     asynchronous: bool = True  # whether an update may be older than the server's state
     needs: frozenset[str] = frozenset()  # profile signals of all clients that `aggregate` reads
+    reads_models: bool = False  # whether it looks at the clients' own models: see `protocols.ModelReader`
     state: MethodState = Table()  # a table without fields: nothing to remember
     prefix: str = ""  # of the keys under which the state is saved
 

@@ -20,6 +20,8 @@ Departures from the paper
     * S is who returned in time, not who was asked. A model with non-finite logits is left out before the search.
     * Any method can be the inner one: it gets S_opt as its cohort, without inclusion probabilities, which an adaptive
       choice makes meaningless.
+    * In asynchronous rounds the w_k of (4) are the clients' own models, each from the model that it was sent; (5) then
+      adds the updates of S_opt to the model of now, as any method does: an average of old models would undo progress.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ class FedCA(MethodWrapper):
     """
 
     name: ClassVar[str] = "fedca"
+    reads_models = True
 
     @checked
     def __init__(

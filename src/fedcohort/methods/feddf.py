@@ -21,6 +21,8 @@ Departures from the paper
       and in the log; missing="raise" refuses. The test set is never used.
     * drop_worst leaves out, from average and ensemble, models below 1.2 times chance on validation data; if all
       are, none is left out.
+    * In asynchronous rounds the w_k are the clients' own models, each from the model that it was sent: old teachers for
+      a student that begins with the inner method's model of now.
 """
 
 from __future__ import annotations
@@ -75,6 +77,7 @@ class FedDF(MethodWrapper):
     """
 
     name: ClassVar[str] = "feddf"
+    reads_models = True
 
     @checked
     def __init__(

@@ -29,6 +29,8 @@ Departures from the paper
     * The p_i of (2) are those at the start of a public pass, not of every batch; one Adam per pass, not per batch.
     * The weights of the others are scaled to sum to one in (2); the released code's sum is smaller, which Adam cancels.
     * A copy that already agrees with its target (KL < 1e-10) stays as it is.
+    * In asynchronous rounds the copies of (2) are the clients' own models, each from the model that it was sent; (4)
+      then adds what they changed, by training and by (2), to the model of now.
 """
 
 from __future__ import annotations
@@ -91,6 +93,7 @@ class RHFL(MethodBase):
     """
 
     name: ClassVar[str] = "rhfl"
+    reads_models = True
     state: RHFLState
 
     @checked

@@ -76,11 +76,6 @@ def context_of(landed: Landed, plan: Plan, backend: Backend, seed: int, index: i
     )
 
 
-def whole(model: Model) -> Real:
-    """Parameters and buffers in one vector."""
-    return np.concatenate([model.params, model.buffers]) if model.buffers.size else model.params
-
-
 def server_signals(needs: frozenset[str], landed: Landed, sent: Real, size: int, backend: Backend) -> Arrays:
     """What the server can compute from uploads it has anyway, and blank columns for what nobody reported.
 

@@ -38,18 +38,19 @@ from fedcohort.core.columns import part, prefixed
 from fedcohort.core.plain_text import shown
 from fedcohort.errors import BadParameter
 from fedcohort.protocols import Method
-from fedcohort.rounds.aggregation import aggregate, server_signals, whole
+from fedcohort.rounds.aggregation import aggregate, server_signals
 from fedcohort.rounds.backend import Arrivals, Backend, Dispatch, Fates
 from fedcohort.rounds.history import History, read_history
 from fedcohort.rounds.outstanding import Landed, Outstanding, with_extras
 from fedcohort.rounds.over_selection import BackOff, OverSelection
 from fedcohort.rounds.policy import RoundPolicy
 from fedcohort.rounds.recovery import Closing, Recovery, asked_again
+from fedcohort.rounds.sent_models import REBUILT, SentModels, reads_models, whole
 from fedcohort.rounds.session import Session
 from fedcohort.rounds.usage import Usage
 from fedcohort.rounds.validation import Limits
 from fedcohort.signals import of_side
-from fedcohort.types import STALENESS, Arrays, Cohort, Index, Model, Outcome, Plan, Probed, Real, RoundResult, Signals
+from fedcohort.types import SENT, STALENESS, Arrays, Cohort, Index, Model, Outcome, Plan, Probed, RoundResult, Signals
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ class RoundEngine:
         self.limits, self.recovery = limits or Limits(), recovery or Recovery()
         self.over_selection, self.back_off = OverSelection(policy.over_select), BackOff(policy.back_off)
         self.out, self.version = Outstanding(), 0
-        self.models: dict[int, Real] = {}  # asynchronous: version -> whole model, where uploaded models are looked at
+        self.sent = SentModels()  # asynchronous, where somebody looks at uploaded models
         self.history, self.usage = History(backend.population), Usage()
         self.refused: Counter[str] = Counter()  # reason codes of everything that was not accepted
         self.ended = ""  # why the last round ended
@@ -148,7 +149,9 @@ class RoundEngine:
         self._review()
         before, size = whole(self.model), self.model.params.size
         landed, info, fates = self._buffered(rnd, why) if self.policy.buffer_size else self._synchronous(rnd)
-        landed.signals.update(server_signals(self._needs, landed, self._base(landed, before), size, self.backend))
+        sent = self.sent.of(landed.version, before)
+        landed.signals.update(server_signals(self._needs, landed, sent, size, self.backend))
+        self.sent.forget(self.out.rows)
         self._learn(landed, fates, rnd.timed_out)
         score, measured = self.backend.evaluate(rnd.work.index, self.model, last=last)
         last = last or self.stops(score)
@@ -256,17 +259,8 @@ class RoundEngine:
         self.backend.dispatch(work)
         if work.cohort.clients.size:
             self.out.depart(work.cohort, work.plan, self.backend.clock, self.version)
-            if self.policy.buffer_size and work.needs & {"weights", "model_gain"}:
-                self.models[self.version] = whole(work.model)
-
-    def _base(self, landed: Landed, before: Real) -> Real:
-        """The whole model that each update was computed on: one vector, or one row per update."""
-        if not self.models:
-            return before
-        rows = [self.models.get(int(version), before) for version in landed.version]
-        kept = set(self.out.rows["version"].tolist()) if self.out.rows else set()
-        self.models = {version: params for version, params in self.models.items() if version in kept}
-        return np.stack(rows) if rows else before
+            if self.policy.buffer_size and (work.needs & REBUILT or reads_models(self.method)):
+                self.sent.keep(self.version, work.model)
 
     # -- closing ---------------------------------------------------------------------------------------------------
 
@@ -331,13 +325,18 @@ class RoundEngine:
             self.backend.finish(idle=True, pause=0.0)
             return landed, {}, Fates()
         ages = (self.version - landed.version).astype(np.float64)
-        landed = replace(landed, updates=with_extras(landed.updates, {STALENESS: ages}))
+        extras: Arrays = {STALENESS: ages}
+        if reads_models(self.method):
+            sent = self.sent.of(landed.version, whole(self.model))[..., : self._size]
+            extras[SENT] = np.broadcast_to(sent, landed.updates.delta.shape)
+        landed = replace(landed, updates=with_extras(landed.updates, extras))
         rates = np.unique(landed.lr)  # with which these were sent out; one number where they are the same
         plan = replace(rnd.work.plan, lr=landed.lr if rates.size > 1 else float(rates[0]), correction=None)
         before = self.model.params
         info = self._aggregate(rnd, landed, plan, enough=len(landed.updates) > 0)
         info.pop("abandoned", None)  # no update has come: there is no round to give up
-        self.version += int(info.get("method.moves", not np.array_equal(before, self.model.params)))
+        moved = not np.array_equal(before, self.model.params)  # FedDF moves it also while its inner FedBuff waits
+        self.version += max(int(info.get("method.moves", moved)), int(moved))
         info |= {"in_flight": float(len(out)), "version": float(self.version)}
         return landed, info | ({STALENESS: float(ages.mean())} if ages.size else {}), Fates()
 
@@ -386,7 +385,7 @@ class RoundEngine:
         arrays.update(prefixed("backend.", self.backend.state_dict()))
         if self.backend.repeatable:
             arrays.update(prefixed("out.", self.out.state_dict(self._size)))
-            arrays.update({f"sent.{version}": params for version, params in self.models.items()})
+            arrays.update(prefixed("sent.", self.sent.state_dict()))
         return arrays
 
     def load_state_dict(self, arrays: Arrays, reasons: dict[int, str]) -> None:
@@ -394,7 +393,7 @@ class RoundEngine:
         self.method.load_state_dict(part(arrays, "method."))
         self.backend.load_state_dict(part(arrays, "backend."))
         self.model = Model(**part(arrays, "model."))
-        self.models = {int(version): params for version, params in part(arrays, "sent.").items()}
+        self.sent.load_state_dict(part(arrays, "sent."))
         self.over_selection.lost, self.over_selection.seen = (float(v) for v in arrays["rounds"][:2])
         self.back_off.count, self.version = int(arrays["rounds"][2]), int(arrays["version"])
         self.out.load_state_dict(part(arrays, "out."), reasons)

@@ -15,7 +15,7 @@ from fedcohort.flower.model_layout import ModelLayout, record
 from fedcohort.flower.server.aggregator import GuardedAggregator, Outgoing
 from fedcohort.flower.server.reply_reader import ValidReply
 from fedcohort.flower.train_instructions import CORRECT, CORRECTION, PROX
-from fedcohort.protocols import Aggregated, Aggregation, Method, ServerEvaluator
+from fedcohort.protocols import Aggregated, Aggregation, Method, ModelReader, ServerEvaluator
 from fedcohort.types import Arrays, Index, Model, Plan, Updates
 
 
@@ -43,6 +43,11 @@ class MethodAggregator(GuardedAggregator):
     def asynchronous(self) -> bool:
         """Whether the method can do without rounds."""
         return self.method.asynchronous
+
+    @property
+    def reads_models(self) -> bool:
+        """Whether the method looks at the clients' own models."""
+        return isinstance(self.method, ModelReader) and self.method.reads_models
 
     def demands(self, model: Model) -> tuple[frozenset[str], frozenset[str]]:
         """Signals and abilities that the method asks clients for, found by preparing a plan for one client."""

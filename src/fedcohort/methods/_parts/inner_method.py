@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from fedcohort.methods.base import GuardedMethod
 from fedcohort.methods.fedavg import FedAvg
-from fedcohort.protocols import Aggregated, Aggregation, Exempting, Method
-from fedcohort.types import Arrays, Index, Mask, Model, Plan, Updates
+from fedcohort.protocols import Aggregated, Aggregation, Exempting, Method, ModelReader
+from fedcohort.types import SENT, Arrays, Index, Mask, Model, Plan, Updates
 
 INNER = "inner."  # prefix of the inner method's state
 
@@ -29,6 +29,7 @@ class MethodWrapper(GuardedMethod):
             self.exempt = self.inner.exempt  # what cannot hold inside cannot hold here
         self.asynchronous = self.inner.asynchronous
         self.needs = getattr(self.inner, "needs", frozenset())
+        self.reads_models |= isinstance(self.inner, ModelReader) and self.inner.reads_models
 
     def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:
         """The inner method's client half."""
@@ -79,5 +80,5 @@ class MethodWrapper(GuardedMethod):
 
 
 def local_params(model: Model, updates: Updates) -> NDArray[np.float32]:
-    """The clients' models (m, p): broadcast parameters plus update."""
-    return np.asarray(model.params + updates.delta, np.float32)
+    """The clients' models (m, p): the parameters that each was sent plus its update."""
+    return np.asarray(updates.extras.get(SENT, model.params) + updates.delta, np.float32)
