@@ -65,7 +65,7 @@ def test_the_model_is_exported_by_name_and_starts_another_run(tmp_path):
         trained(tmp_path / "old", rounds=4, arrays=given, selector="round-robin")
     file = tmp_path / "model.npz"
     done = CliRunner().invoke(app, ["export", str(tmp_path / "old"), "--npz", str(file)], catch_exceptions=False)
-    assert done.exit_code == 0
+    assert (done.exit_code, done.output) == (0, f"model: {file}\n")
     with np.load(file) as kept:
         model = dict(kept)
     assert list(model) == list(given)
@@ -73,6 +73,22 @@ def test_the_model_is_exported_by_name_and_starts_another_run(tmp_path):
         np.testing.assert_array_equal(model[name], value)
     _, after = trained(tmp_path / "new", rounds=1, arrays=model, selector="round-robin")
     assert float(arrays_of(after.arrays)["w"].min()) == 4.0
+
+
+def test_export_names_a_deployment_that_is_not_finished(tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(index, arrays):
+        if index == 2:
+            raise Stop
+
+    grid = grid_of()
+    with pytest.raises(Stop):
+        start(make(grid, state_dir=tmp_path / "run"), grid, evaluate_fn=stop)
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--npz", str(tmp_path / "model.npz")])
+    assert done.exit_code == 0
+    assert "1 of 1 runs are not finished: what they have so far is exported" in done.output
 
 
 @pytest.mark.parametrize("how", ["a flipped bit", "gone"])

@@ -13,6 +13,7 @@ from fedcohort.errors import BadParameter, check
 from fedcohort.experiment.runs import read, read_model
 from fedcohort.experiment.store import find
 from fedcohort.report.export.writers import Writers
+from fedcohort.storage.journal_reader import ended
 from fedcohort.storage.run_folder import RunFolder
 
 TABLES = "rounds, evaluations, outcomes and clients"
@@ -36,7 +37,7 @@ def export_command(
         raise BadParameter("export", "no destination was given", remedy)
     console = Console(highlight=False, soft_wrap=True)
     folders = list(find(runs))
-    waiting = sum(not RunFolder(folder).finished for folder in folders)
+    waiting = sum(not _finished(RunFolder(folder)) for folder in folders)
     if waiting:
         said = f"note: {waiting} of {len(folders)} runs are not finished: what they have so far is exported"
         Console(stderr=True, highlight=False, soft_wrap=True).print(said, markup=False)
@@ -54,6 +55,14 @@ def export_command(
         count, rounds = count + 1, rounds + len(found.history.rows)
     places = " and ".join(str(place) for place in (tensorboard, mlflow) if place is not None)
     console.print(f"{count} runs, {rounds} rounds: {places}", markup=False)
+
+
+def _finished(files: RunFolder) -> bool:
+    """Whether the run came to its end; a deployment writes no metrics, but closes its journal."""
+    if files.finished:
+        return True
+    journal = files.reader()
+    return journal.header.get("kind") == "flower" and ended(journal.newest())
 
 
 def _model(folders: list[Path], file: Path, ending: str) -> Path:
