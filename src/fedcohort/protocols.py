@@ -80,6 +80,36 @@ class Prober(Protocol):
 
 
 @runtime_checkable
+class ScoreReader(Protocol):
+    """Optional, for selectors: learns from `RoundResult.score`. A session warns once where a round has none.
+
+    >>> from fedcohort.selectors import FlashRL, Uniform
+    >>> FlashRL().reads_score, Uniform().reads_score
+    (True, False)
+    """
+
+    @property
+    def reads_score(self) -> bool:
+        """Whether it does. Usually a class attribute."""
+        ...
+
+
+@runtime_checkable
+class SignalLearner(Protocol):
+    """Optional, for selectors: learns nothing without these signals. A session warns once where a round has none.
+
+    >>> from fedcohort.selectors import Flash
+    >>> list(Flash(refresh="none").learns_only_from)
+    ['model_gain']
+    """
+
+    @property
+    def learns_only_from(self) -> Mapping[str, str]:
+        """Signal -> what to do where there is none of it."""
+        ...
+
+
+@runtime_checkable
 class Exempting(Protocol):
     """Optional, for selectors and methods: names the clauses of the contract kit that cannot hold for it."""
 

@@ -14,10 +14,19 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import strategy as stock
 from tests.flower.grid import FakeClient, FakeGrid, arrays_of, start, timing
 
-from fedcohort.errors import BadParameter, MissingSignal, RunLocked, StateMismatch, StoreError, VersionMismatch
+from fedcohort.errors import (
+    BadParameter,
+    MissingSignal,
+    RunLocked,
+    RunWarning,
+    StateMismatch,
+    StoreError,
+    VersionMismatch,
+)
 from fedcohort.flower import CohortStrategy, wire
 from fedcohort.methods.fedca import FedCA
 from fedcohort.selectors.uniform import Uniform
+from fedcohort.selectors.wrappers import CoolDown
 from fedcohort.testing import LinearEvaluator
 from fedcohort.types import Cohort
 
@@ -29,6 +38,38 @@ def fedavg(**keys):
 def make(grid, inner=None, **keys):
     settings = {"selector": "uniform", "cohort_size": 3, "deadline": 10.0, "over_select": 1.0, **timing(grid), **keys}
     return CohortStrategy(inner or fedavg(), **settings)
+
+
+@pytest.mark.parametrize("maker", ["strategy", "method"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_selector_that_learns_from_a_score_is_told_where_nobody_measures_one(maker, wrapped, recwarn):
+    """An own class that only declares `reads_score`; with an evaluate_fn there is nothing to say."""
+
+    class Learner:
+        needs, reads_score = frozenset(), True
+
+        def select(self, rnd, rng):
+            return Cohort(rnd.available[: rnd.size])
+
+        def observe(self, result): ...
+
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, arrays): ...
+
+    def said(**keys):
+        recwarn.clear()
+        grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
+        selector = CoolDown(inner=Learner()) if wrapped else Learner()
+        made = {"inner": fedavg()} if maker == "strategy" else {"method": "fedavg"}
+        start(CohortStrategy(**made, selector=selector, cohort_size=1, deadline=10.0, **timing(grid)), grid, **keys)
+        return [str(w.message) for w in recwarn if issubclass(w.category, RunWarning)]
+
+    (words,) = said()
+    assert words.startswith(f"round 0 has no score, and {'CoolDown' if wrapped else 'Learner'} learns from it: measure")
+    assert words.endswith("in Flower an evaluate_fn).")
+    assert said(evaluate_fn=lambda *_: MetricRecord({"accuracy": 0.5})) == []
 
 
 # -- closing ---------------------------------------------------------------------------------------------------------

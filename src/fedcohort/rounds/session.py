@@ -39,7 +39,7 @@ from fedcohort.errors import (
     check,
     checked,
 )
-from fedcohort.protocols import Prober, Selector
+from fedcohort.protocols import Prober, ScoreReader, Selector, SignalLearner
 from fedcohort.rounds.policy import Privacy
 from fedcohort.rounds.session_checks import (
     ask_size,
@@ -89,8 +89,9 @@ class Session:
     ) -> None:
         self.selector, self.cohort_size, self.seed, self.journal = selector, cohort_size, seed, journal
         self.index, self._observed = 0, -1
-        self._noted = not getattr(selector, "reads_score", False)  # that a round has no score
-        self._unseen = dict(getattr(selector, "learns_only_from", {}))  # signals that no round has brought yet
+        self._noted = not (isinstance(selector, ScoreReader) and selector.reads_score)  # that a round has no score
+        known = selector.learns_only_from if isinstance(selector, SignalLearner) else {}
+        self._unseen = dict(known)  # signals that no round has brought yet
         self._asked: Round | None = None
         self.asynchronous = asynchronous
         self._out: Index = np.empty(0, np.int64)  # dispatched and not told yet

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedcohort.core import draw
 from fedcohort.errors import check
-from fedcohort.protocols import Exempting, Prober, Selector
+from fedcohort.protocols import Exempting, Prober, ScoreReader, Selector, SignalLearner
 from fedcohort.selectors.base import S, StatefulSelector
 from fedcohort.selectors.uniform import Uniform
 from fedcohort.types import Array, Cohort, Index, Round, RoundResult
@@ -51,8 +51,8 @@ class Wrapper(StatefulSelector[S]):
             "a wrapper needs a selector object",
             "pass e.g. inner=Oort(), or use a text: make_selector(\"warm-up(inner='oort')\")",
         )
-        self.reads_score = getattr(self.inner, "reads_score", False)
-        self.learns_only_from = getattr(self.inner, "learns_only_from", {})
+        self.reads_score = isinstance(self.inner, ScoreReader) and self.inner.reads_score
+        self.learns_only_from = self.inner.learns_only_from if isinstance(self.inner, SignalLearner) else {}
         exempt = self.inner.exempt if isinstance(self.inner, Exempting) else {}  # what cannot hold inside cannot here
         self.exempt = {**exempt, "exact_size": inexact} if inexact else {**exempt}
 
