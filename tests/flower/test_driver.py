@@ -323,14 +323,6 @@ def test_objects_that_do_not_fit_are_refused_before_anything_starts(inner, keys,
         CohortStrategy(inner, **{"selector": "uniform", **keys})
 
 
-def test_a_first_model_with_infinities_is_refused_before_anybody_trains():
-    """Every reply would hold them, too, and be refused as broken."""
-    grid = FakeGrid([FakeClient(str(i)) for i in range(3)])
-    first = ArrayRecord({"w": Array(np.zeros(2, np.float32)), "mask": Array(np.full(2, -np.inf, np.float32))})
-    with pytest.raises(BadParameter, match="array 'mask' of the first model: it is not finite"):
-        make(grid).start(grid, first, num_rounds=1)
-
-
 def stock_strategy(name, **keys):
     return getattr(stock, name)(fraction_evaluate=0.0, **STOCK[name], **keys)
 

@@ -75,6 +75,13 @@ def test_the_model_is_exported_by_name_and_starts_another_run(tmp_path):
     assert float(arrays_of(after.arrays)["w"].min()) == 4.0
 
 
+def test_a_model_in_double_precision_is_exported_to_the_last_digit(tmp_path):
+    _, found = trained(tmp_path / "run", arrays={"w": np.full((2, 3), 1 / 3), "b": np.zeros(2, np.float32)})
+    CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--npz", str(tmp_path / "m.npz")], catch_exceptions=False)
+    with np.load(tmp_path / "m.npz") as kept:
+        np.testing.assert_array_equal(kept["w"], arrays_of(found.arrays)["w"])
+
+
 def test_export_names_a_deployment_that_is_not_finished(tmp_path):
     class Stop(Exception):
         pass

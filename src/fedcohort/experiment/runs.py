@@ -7,16 +7,18 @@ import json
 import math
 import platform
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedcohort import __version__
 from fedcohort.core.columns import part
 from fedcohort.engines.fused.processor import processor
-from fedcohort.engines.trained_model import TrainedModel, deployed_layout, layout_from, plain_layout
+from fedcohort.engines.trained_model import PARTS, TensorPlace, TrainedModel, deployed_layout, layout_from, plain_layout
 from fedcohort.errors import RunExists, RunWarning, StoreError
 from fedcohort.experiment.config import RunConfig, from_mapping
 from fedcohort.experiment.contents import CONTENTS, contents
@@ -34,7 +36,7 @@ from fedcohort.storage.run_folder import RunFolder
 from fedcohort.storage.snapshots import Snapshots, write_durably
 from fedcohort.tasks.data_notes import data_notes
 from fedcohort.tasks.spec import Exportable
-from fedcohort.types import Model
+from fedcohort.types import Arrays, Model
 
 if TYPE_CHECKING:
     from fedcohort.tasks.spec import TaskSpec
@@ -183,7 +185,17 @@ def read_model(folder: str | Path) -> TrainedModel:
         raise StoreError(f"run folder {folder}", "it keeps no model yet", "wait for the first snapshot, or resume it")
     header = files.reader().header
     layout = layout_from(header.get("layout", [])) or layout_from(deployed_layout(header.get("arrays", [])))
-    return TrainedModel(Model(**part(found[1], "model.")), layout)
+    return TrainedModel(_deployed(part(found[1], "backend."), layout) or Model(**part(found[1], "model.")), layout)
+
+
+def _deployed(kept: Arrays, layout: Sequence[TensorPlace]) -> Model | None:
+    """The model of a deployment whose flat form is not all of it: float64, or with infinite constants."""
+    if "names" not in kept or not layout:
+        return None
+    names = kept["names"].tobytes().decode().split("\n")
+    named = {name: kept[f"model.{i}"].reshape(-1) for i, name in enumerate(names)}
+    found = {p: [named[t.name] for t in layout if t.part == p] for p in PARTS}
+    return Model(**{p: np.concatenate(arrays) for p, arrays in found.items() if arrays})
 
 
 def _trained(simulation: Simulation) -> TrainedModel:

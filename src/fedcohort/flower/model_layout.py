@@ -1,10 +1,15 @@
-"""A Flower model (named arrays) as our flat model, and back: parameters, float buffers, integer counters."""
+"""A Flower model (named arrays) as our flat model, and back: parameters, float buffers, integer counters.
+
+Entries of the first model that are infinite (an attention mask has -inf) are constants: a client sends them back as
+they are, and nothing is computed with them. The flat model and wrapped strategies have 0 there.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +30,7 @@ class ModelLayout:
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, np.dtype[np.generic]]
     last: tuple[str, ...]  # the arrays of the last layer
+    constants: Mapping[str, AnyArray] = field(default_factory=dict)  # arrays with infinite entries, as they are sent
 
     @classmethod
     def of(cls, arrays: ArrayRecord, last_layer: tuple[str, ...] | None = None) -> ModelLayout:
@@ -38,11 +44,13 @@ class ModelLayout:
                 "models consist of numbers",
                 "convert it",
             )
+        constants = {k: v for k, v in found.items() if v.dtype.kind == "f" and np.isinf(v).any()}
         if last_layer is None:
-            last_layer = _guess(found)
+            last_layer = _guess(found, constants)
         for key in last_layer:
             check(key in found, f"last_layer {key!r}", "the model has no such array", f"use some of {list(found)}")
-        return cls({k: v.shape for k, v in found.items()}, {k: v.dtype for k, v in found.items()}, tuple(last_layer))
+        shapes, dtypes = {k: v.shape for k, v in found.items()}, {k: v.dtype for k, v in found.items()}
+        return cls(shapes, dtypes, tuple(last_layer), constants)
 
     @property
     def params(self) -> list[str]:
@@ -70,6 +78,22 @@ class ModelLayout:
         """Name, shape and type of every array, in their order, as JSON keeps them."""
         return [[name, list(shape), self.dtypes[name].str] for name, shape in self.shapes.items()]
 
+    @property
+    def marks(self) -> dict[str, str]:
+        """A digest for every array with constants: where they are, and their signs."""
+        found = {k: np.where(np.isinf(v), np.sign(v), 0).astype(np.int8) for k, v in self.constants.items()}
+        return {k: hashlib.sha256(v.tobytes()).hexdigest()[:16] for k, v in found.items()}
+
+    def without_constants(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        """The arrays with 0 where constants are, to compute with."""
+        zero = {k: np.where(np.isinf(v), v.dtype.type(0), arrays[k]) for k, v in self.constants.items() if k in arrays}
+        return {**arrays, **zero}
+
+    def with_constants(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        """Inverse of :meth:`without_constants`, to send."""
+        whole = {k: np.where(np.isinf(v), v, arrays[k]) for k, v in self.constants.items() if k in arrays}
+        return {**arrays, **whole}
+
     def read(self, record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
         """A client's arrays, each checked against this layout and cast to its type; raises Refused."""
         if set(record) != set(self.shapes):
@@ -82,10 +106,14 @@ class ModelLayout:
                 raise Refused(f"array-dtype:{key}")
             with np.errstate(over="ignore", invalid="ignore"):
                 out[key] = value.astype(self.dtypes[key], copy=False)
+        for key, sent in self.constants.items():
+            if (np.isinf(sent) & (out[key] != sent)).any():
+                raise Refused(f"constant-changed:{key}")
         return out
 
     def model(self, arrays: Mapping[str, AnyArray]) -> Model:
-        """Named arrays as a flat model."""
+        """Named arrays as a flat model, with 0 for constants."""
+        arrays = self.without_constants(arrays)
         with np.errstate(over="ignore"):
             return Model(
                 _flat(arrays, self.params, np.float32),
@@ -94,7 +122,7 @@ class ModelLayout:
             )
 
     def named(self, model: Model) -> dict[str, NDArray[np.generic]]:
-        """A flat model as named arrays."""
+        """A flat model as named arrays, with the constants."""
         out: dict[str, NDArray[np.generic]] = {}
         for keys, flat in ((self.params, model.params), (self.buffers, model.buffers), (self.counters, model.counters)):
             at = 0
@@ -102,18 +130,18 @@ class ModelLayout:
                 size = math.prod(self.shapes[key])
                 out[key] = flat[at : at + size].reshape(self.shapes[key]).astype(self.dtypes[key])
                 at += size
-        return {key: out[key] for key in self.shapes}
+        return self.with_constants({key: out[key] for key in self.shapes})
 
 
-def refuse_infinite(arrays: ArrayRecord) -> None:
-    """The first model must be finite: replies that hold the same infinities could not be told from broken ones."""
+def refuse_nan(arrays: ArrayRecord) -> None:
+    """The first model must be numbers: NaN is equal to nothing, so replies with it look broken."""
     for key, array in arrays.items():
         value = array.numpy()
         check(
-            value.dtype.kind != "f" or bool(np.isfinite(value).all()),
+            value.dtype.kind != "f" or not np.isnan(value).any(),
             f"array {str(key)!r} of the first model",
-            "it is not finite, and so every reply would be refused",
-            "leave constants such as masks out of it (persistent=False)",
+            "it has entries that are not a number, and so every reply would be refused",
+            "train or initialise it, or leave it out (persistent=False)",
         )
 
 
@@ -127,8 +155,8 @@ def _flat(arrays: Mapping[str, AnyArray], keys: list[str], dtype: type[np.generi
     return np.concatenate(parts) if parts else np.empty(0, dtype)
 
 
-def _guess(arrays: Mapping[str, AnyArray]) -> tuple[str, ...]:
-    """The last matrix of the model and what comes after it (its bias)."""
+def _guess(arrays: Mapping[str, AnyArray], constants: Mapping[str, AnyArray]) -> tuple[str, ...]:
+    """The last matrix of the model without constants, and what comes after it (its bias)."""
     keys = list(arrays)
-    matrices = [i for i, k in enumerate(keys) if np.ndim(arrays[k]) >= 2]
+    matrices = [i for i, k in enumerate(keys) if np.ndim(arrays[k]) >= 2 and k not in constants]
     return tuple(keys[matrices[-1] :]) if matrices else tuple(keys[-1:])

@@ -129,7 +129,9 @@ def _ce(found: Outputs) -> NDArray[Any]:
 
 
 def _gradient(gradient: Mapping[str, NDArray[Any]], layout: ModelLayout) -> dict[str, Any]:
-    flat = np.concatenate([np.asarray(gradient[k], np.float64).reshape(-1) for k in layout.params])
+    blank = {k: np.zeros(layout.shapes[k]) for k in layout.constants}  # masks, which have no gradient
+    found = layout.without_constants({**blank, **gradient})
+    flat = np.concatenate([np.asarray(found[k], np.float64).reshape(-1) for k in layout.params])
     step = (-INSIGHT_LR * flat).astype(np.float32)
     return {"grad_norm": float(np.linalg.norm(flat)), "insight": step[layout.last_layer], "network_insight": step}
 

@@ -158,10 +158,29 @@ class StrategyAggregator(GuardedAggregator):
 
     def configure(self, out: Outgoing) -> tuple[str, dict[int, RecordDict]]:
         """What the strategy sends to each; to those it left out, what it sends to its first."""
-        view = View(out.grid, list(out.nodes.values()))
+        view, shown = View(out.grid, list(out.nodes.values())), self._shown(out.arrays)
         with widened(self.inner):
-            messages = list(self.inner.configure_train(out.work.index + 1, out.arrays, out.config, view))
+            messages = list(self.inner.configure_train(out.work.index + 1, shown, out.config, view))
+        self._restore_constants(messages, shown, out.arrays)
         return self._spread(messages, out.nodes, RecordDict({self.arrays_key: out.arrays, self.config_key: out.config}))
+
+    def _shown(self, arrays: ArrayRecord) -> ArrayRecord:
+        """The model as the strategy sees it: without infinite constants, which no distance or mean can bear."""
+        if self.layout is None or not self.layout.constants:
+            return arrays
+        return record(self.layout.without_constants({str(k): a.numpy() for k, a in arrays.items()}))
+
+    def _restore_constants(self, messages: Sequence[Message], shown: ArrayRecord, arrays: ArrayRecord) -> None:
+        """Put the constants into what the strategy sends: mostly the model that it was shown."""
+        if self.layout is None or shown is arrays:
+            return
+        for message in messages:
+            given = message.content.get(self.arrays_key)
+            if given is shown:
+                message.content[self.arrays_key] = arrays
+            elif isinstance(given, ArrayRecord) and given is not arrays:
+                named = {str(k): a.numpy() for k, a in given.items()}
+                message.content[self.arrays_key] = record(self.layout.with_constants(named))
 
     def _spread(
         self, messages: Sequence[Message], nodes: Mapping[int, int], otherwise: RecordDict
@@ -175,9 +194,11 @@ class StrategyAggregator(GuardedAggregator):
         self, index: int, arrays: ArrayRecord, nodes: Mapping[int, int], config: ConfigRecord, grid: Grid
     ) -> tuple[str, dict[int, RecordDict]] | None:
         """The same for evaluation; None where the strategy evaluates nowhere."""
+        shown = self._shown(arrays)
         with widened(self.inner):
             view = View(grid, list(nodes.values()))
-            messages = list(self.inner.configure_evaluate(index + 1, arrays, config, view))
+            messages = list(self.inner.configure_evaluate(index + 1, shown, config, view))
+        self._restore_constants(messages, shown, arrays)
         return self._spread(messages, nodes, RecordDict()) if messages else None
 
     def evaluators(self, available: int) -> int:
@@ -200,12 +221,13 @@ class StrategyAggregator(GuardedAggregator):
         if arrays is None:
             return Aggregated(model, everybody)
         named = {str(k): a.numpy() for k, a in arrays.items()}
+        named = named if self.layout is None else self.layout.without_constants(named)
         if not all(np.isfinite(v).all() for v in named.values()):
             raise ArithmeticError("the aggregated model is not finite")
         if self.layout is None:
             self.arrays = record(named)
             return Aggregated(model, everybody)
-        named = {k: _like(named[k], self.layout.dtypes[k]) for k in self.layout.shapes}
+        named = self.layout.with_constants({k: _like(named[k], self.layout.dtypes[k]) for k in self.layout.shapes})
         self.arrays = record(named)
         return Aggregated(self.layout.model(named), everybody)
 
@@ -219,7 +241,9 @@ class StrategyAggregator(GuardedAggregator):
     def _content(self, reply: ValidReply, weight: float) -> RecordDict:
         """The reply as the strategy reads it, with the weight that the round gives it."""
         changed = {self.weight_key: weight} if self.weight_needed and weight != reply.weight else {}
-        return replace(reply, metrics={**reply.metrics, **changed}).content(self.arrays_key, "metrics")
+        arrays = reply.arrays if self.layout is None else self.layout.without_constants(reply.arrays)
+        clean = replace(reply, arrays=arrays, metrics={**reply.metrics, **changed})
+        return clean.content(self.arrays_key, "metrics")
 
     def aggregate_evaluate(self, index: int, replies: Sequence[tuple[Message, Mapping[str, Any]]]) -> dict[str, Any]:
         """Hand clean copies of the believed evaluations to the strategy."""

@@ -338,7 +338,7 @@ class FlowerBackend:
             self.memory.write_roster(self.index, lost)
 
     def state_dict(self) -> Arrays:
-        """The clock, measured latencies, and what was learned of replies; the model where flat floats lose digits."""
+        """The clock, measured latencies, what was learned of replies; the model where the flat one is not all of it."""
         slots = sorted(self.clients.latency)
         arrays: Arrays = {
             "clock": np.array(self.clock),
@@ -363,9 +363,9 @@ class FlowerBackend:
 
     @property
     def _flat(self) -> bool:
-        """Whether the flat model of the engine holds the model to the last digit."""
+        """Whether the flat model of the engine holds the model to the last digit, and all of it."""
         exact = all(d.kind != "f" or d.itemsize <= 4 for d in self.layout.dtypes.values())
-        return self.settings.check_shapes and exact
+        return self.settings.check_shapes and exact and not self.layout.constants
 
     def adopt(self, arrays: ArrayRecord) -> Model:
         """Continue from this model: a loop that is not ours may have changed it since we made it."""

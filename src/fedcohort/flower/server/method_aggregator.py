@@ -116,7 +116,7 @@ class MethodAggregator(GuardedAggregator):
             for slot, row in zip(clients.tolist(), rows, strict=True):
                 if slot in bodies:
                     vector = replace(work.model, params=np.asarray(row, np.float32))
-                    bodies[slot][CORRECTION] = record(self.layout.named(vector))
+                    bodies[slot][CORRECTION] = record(self.layout.without_constants(self.layout.named(vector)))
         return MessageType.TRAIN, bodies
 
     def _made(self, model: Model, updates: Updates, context: Aggregation) -> Aggregated:

@@ -35,6 +35,7 @@ from fedcohort.storage.snapshots import Snapshots, write_durably
 from fedcohort.types import Arrays, RoundResult
 
 ASYNCHRONOUS, ARRAYS, METHOD = "asynchronous", "arrays", "method"  # keys of a journal's header
+CONSTANTS = "constants"  # another: digests of the infinite entries of the model, by array
 LONGEST = 2**23  # bytes of texts in one roster record; a pack takes up to 2**24
 
 
@@ -55,7 +56,7 @@ class StateDir:
         self.journal = Journal.open(self.folder.journal, repair=True, lost=partial(_lost, self.folder))
         try:
             found = self.journal.check_version()
-            for key in dict.fromkeys((*header, ASYNCHRONOUS)):
+            for key in dict.fromkeys((*header, ASYNCHRONOUS, CONSTANTS)):
                 held, now = found.get(key), header.get(key)
                 if held != now and not (key in (ARRAYS, METHOD) and None in (held, now)):  # older folders have none
                     raise StateMismatch(
@@ -196,4 +197,7 @@ def _difference(key: str, held: Any, now: Any) -> str:
     if key == ARRAYS:
         held, now = (", ".join(f"{name} {tuple(shape)} {kind}" for name, shape, kind in side) for side in (held, now))
         return f"its model has the arrays {held[:200]}, this one {now[:200]}"
+    if key == CONSTANTS:
+        odd = sorted(k for k in {**(held or {}), **(now or {})} if (held or {}).get(k) != (now or {}).get(k))
+        return f"its model has other infinite entries in {', '.join(odd)[:200]} than this one"
     return f"it holds a run with {key} = {held!r}, this one has {now!r}"

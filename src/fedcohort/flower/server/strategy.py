@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedcohort import signals as catalogue
 from fedcohort.errors import BadParameter, OutOfTurn, check, check_object, shown
-from fedcohort.flower.model_layout import ModelLayout, refuse_infinite
+from fedcohort.flower.model_layout import ModelLayout, refuse_nan
 from fedcohort.flower.server.aggregator import StrategyAggregator
 from fedcohort.flower.server.driver import Arrival, Sent
 from fedcohort.flower.server.evaluation import EvaluateFn, evaluated
@@ -32,7 +32,7 @@ from fedcohort.flower.server.json_log import event, use_json_logs
 from fedcohort.flower.server.method_aggregator import MethodAggregator
 from fedcohort.flower.server.prometheus import MetricsServer, RunMetrics
 from fedcohort.flower.server.recorded_run import OBJECT
-from fedcohort.flower.server.state_dir import ARRAYS, ASYNCHRONOUS, METHOD
+from fedcohort.flower.server.state_dir import ARRAYS, ASYNCHRONOUS, CONSTANTS, METHOD
 from fedcohort.flower.server.strategy_settings import StrategySettings
 from fedcohort.protocols import Method, Selector, ServerEvaluator
 from fedcohort.registry.lookup import make_method, make_selector, parse
@@ -245,7 +245,8 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         layout = ModelLayout.of(arrays, self.last_layer)
         settings = replace(self.settings, deadline=min(self.settings.deadline, timeout))
         if settings.check_shapes:
-            refuse_infinite(arrays)
+            refuse_nan(arrays)
+            _check_evaluator(self.evaluator, layout)
         method: StrategyAggregator | MethodAggregator
         if self.method is not None:
             method = MethodAggregator(self.method, layout, settings.seed, self.evaluator, self._spare)
@@ -257,6 +258,7 @@ class CohortStrategy(Strategy):  # type: ignore[misc]
         header |= {METHOD: self._method_text} if self._method_text else {}
         header |= {ASYNCHRONOUS: True} if settings.buffer_size else {}
         header |= {ARRAYS: layout.places} if settings.check_shapes else {}
+        header |= {CONSTANTS: layout.marks} if settings.check_shapes and layout.constants else {}
         resumed = backend.memory.open(header)
         try:
             backend.recall_clients()
@@ -373,6 +375,16 @@ def _check_free_shapes(method: Method | None, selector: Selector) -> None:
     read = [signal.name for signal in known if signal.side == "server" or signal.bytes < 0]
     what = f"{given} with {type(selector).__name__}, which reads {', '.join(read)}"
     check(not read, what, rule, "leave it at True, or choose another selector")
+
+
+def _check_evaluator(evaluator: ServerEvaluator | None, layout: ModelLayout) -> None:
+    """Refuse an evaluator that would be given 0 for the constants of a model, and could not know."""
+    check(
+        evaluator is None or not layout.constants,
+        f"server_evaluator with a model whose array {next(iter(layout.constants), '')!r} has infinite entries",
+        "evaluators get flat parameters, which have 0 there",
+        "leave constants such as masks out of the model (persistent=False)",
+    )
 
 
 def _check_inner(inner: Any) -> None:
