@@ -133,7 +133,7 @@ class MethodBase(GuardedMethod):
         step = self.combine(model, updates, context)
         if not step.kept.any():
             return Aggregated(model, step.kept, step.info)
-        merged = self.merge(model, updates.rows(step.kept))
+        merged = self.merge(model, as_drawn(updates.rows(step.kept), context))
         params = (model.params.astype(np.float64) + step.change).astype(np.float32)
         return Aggregated(Model(params, *merged), step.kept, step.info)
 
@@ -142,7 +142,7 @@ class MethodBase(GuardedMethod):
         raise NotImplementedError
 
     def merge(self, model: Model, updates: Updates) -> tuple[Real, NDArray[np.int64]]:
-        """New buffers and counters from the rows that were kept, by policy."""
+        """New buffers and counters by policy, from the rows that were kept, each as often as it was drawn."""
         return merge_buffers(model, updates, self.buffers)
 
 
@@ -165,6 +165,12 @@ def multiplicity(updates: Updates, context: Aggregation) -> Double:
     if not times:
         return np.ones(len(updates))
     return np.array([times.get(int(c), 1) for c in updates.clients], np.float64)
+
+
+def as_drawn(updates: Updates, context: Aggregation) -> Updates:
+    """The updates with each row as often as its client was drawn."""
+    times = multiplicity(updates, context).astype(np.int64)
+    return updates if bool((times == 1).all()) else updates.rows(np.repeat(np.arange(len(updates)), times))
 
 
 def normalised(weight: Real) -> Double:

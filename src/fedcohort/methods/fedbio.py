@@ -33,7 +33,7 @@ from fedcohort.core.stats import softmax
 from fedcohort.core.table import Table, column
 from fedcohort.errors import checked
 from fedcohort.methods._parts.fedbio_samples import CleaningSettings, SampleCleaning, outer_gradient
-from fedcohort.methods.base import Buffers, Double, MethodBase, Step, data_weights, weighted_sum
+from fedcohort.methods.base import Buffers, Double, MethodBase, Step, as_drawn, data_weights, weighted_sum
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Index, Model, Plan, Real, Updates
 
@@ -97,7 +97,7 @@ class FedBiO(MethodBase):
         everybody = np.ones(len(updates), np.bool_)
         if isinstance(self.state, SampleCleaning):
             change = weighted_sum(share, updates.delta)
-            own = self.merge(model, updates)[0]
+            own = self.merge(model, as_drawn(updates, context))[0]
             info = self.state.learn(model.params + change, updates.clients, share, context, own)
             return Step(change, everybody, info)
         self.state.grow(max(context.population, int(updates.clients.max()) + 1))
@@ -113,7 +113,7 @@ class FedBiO(MethodBase):
         """Eq. 2 without its unit."""
         weight = client_weights(share, x)
         point = model.params + weighted_sum(weight, updates.delta)
-        own = self.merge(model, updates)[0]
+        own = self.merge(model, as_drawn(updates, context))[0]
         gradient = outer_gradient(point, updates.clients, share, context, clean=self.clean_validation, buffers=own)
         length = np.sqrt(np.einsum("kp,kp->k", updates.delta, updates.delta, dtype=np.float64))
         unit = float(np.linalg.norm(gradient) * length.max())

@@ -19,8 +19,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedcohort.methods._parts.robust import RobustMethod, by_columns, repeated
-from fedcohort.methods.base import Double, Step
+from fedcohort.methods._parts.robust import RobustMethod, by_columns
+from fedcohort.methods.base import Double, Step, as_drawn
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Updates
 
@@ -41,7 +41,7 @@ class Median(RobustMethod):
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """Eq. 1."""
         del model
-        return Step(by_columns(middle, repeated(updates, context)), np.ones(len(updates), np.bool_))
+        return Step(by_columns(middle, as_drawn(updates, context).delta), np.ones(len(updates), np.bool_))
 
 
 def middle(slab: Double) -> Double:

@@ -24,8 +24,8 @@ import numpy as np
 
 from fedcohort.core.constraints import Interval
 from fedcohort.errors import checked
-from fedcohort.methods._parts.robust import RobustMethod, by_columns, repeated
-from fedcohort.methods.base import Buffers, Double, Step
+from fedcohort.methods._parts.robust import RobustMethod, by_columns
+from fedcohort.methods.base import Buffers, Double, Step, as_drawn
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Model, Updates
 
@@ -54,7 +54,7 @@ class TrimmedMean(RobustMethod):
     def combine(self, model: Model, updates: Updates, context: Aggregation) -> Step:
         """Eq. 1."""
         del model
-        rows = repeated(updates, context)
+        rows = as_drawn(updates, context).delta
         cut = int(self.trim * rows.shape[0] + 1e-9)
 
         def rule(slab: Double) -> Double:

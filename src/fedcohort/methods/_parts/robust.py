@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.finite import finite_or
-from fedcohort.methods.base import Double, MethodBase, multiplicity
-from fedcohort.protocols import Aggregation
+from fedcohort.methods.base import Double, MethodBase
 from fedcohort.types import Model, Real, Updates
 
 _COLUMNS = 1 << 16  # columns in double precision at a time
@@ -32,12 +31,6 @@ class RobustMethod(MethodBase):
             middle_one = np.median(updates.buffers.astype(np.float64), axis=0).astype(np.float32)
             buffers = finite_or(middle_one, model.buffers)
         return buffers, counters
-
-
-def repeated(updates: Updates, context: Aggregation) -> Real:
-    """The update matrix with each row as often as its client was drawn."""
-    times = multiplicity(updates, context).astype(np.int64)
-    return updates.delta if bool((times == 1).all()) else np.repeat(updates.delta, times, axis=0)
 
 
 def by_columns(rule: Callable[[Double], Double], matrix: Real) -> Double:
