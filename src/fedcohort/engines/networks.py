@@ -190,18 +190,23 @@ class Network:
     def tensors(self) -> tuple[Tensor, ...]:
         """Weights and biases in flat order."""
         found: list[Tensor] = []
-        _add_tensors(self.layers, self.input_shape, "", found)
+        for at, layer, before in walk(self.layers, self.input_shape):
+            fan_in = math.prod(before) if isinstance(layer, Linear) else before[0] * getattr(layer, "kernel", 1) ** 2
+            for name, dims, first in _tensors_of(layer, before):
+                start = found[-1].stop if found else 0
+                found.append(Tensor(f"{at}.{name}", dims, start, fan_in, first))
         return tuple(found)
 
     @cached_property
-    def normalised(self) -> tuple[int, ...]:
-        """Channels of every batch normalisation, in order."""
-        return tuple(shape[0] for layer, shape in walk(self.layers, self.input_shape) if isinstance(layer, BatchNorm))
+    def normalised(self) -> dict[str, int]:
+        """Name and channels of every batch normalisation, in order."""
+        found = walk(self.layers, self.input_shape)
+        return {name: shape[0] for name, layer, shape in found if isinstance(layer, BatchNorm)}
 
     @property
     def n_buffers(self) -> int:
         """Length of the running statistics: a mean and a variance for every channel of a batch normalisation."""
-        return 2 * sum(self.normalised)
+        return 2 * sum(self.normalised.values())
 
     @property
     def n_params(self) -> int:
@@ -232,7 +237,7 @@ class Network:
 
     def fresh(self, rng: np.random.Generator) -> Model:
         """A fresh model with the parameters of :meth:`initial`; running means of 0 and variances of 1."""
-        parts = [np.repeat(np.array([0.0, 1.0], np.float32), channels) for channels in self.normalised]
+        parts = [np.repeat(np.array([0.0, 1.0], np.float32), channels) for channels in self.normalised.values()]
         buffers = np.concatenate(parts) if parts else np.empty(0, np.float32)
         return Model(self.initial(rng), buffers, np.zeros(len(self.normalised), np.int64))
 
@@ -251,27 +256,19 @@ def _shapes(layers: tuple[Layer, ...], shape: tuple[int, ...]) -> tuple[tuple[in
     return tuple(out)
 
 
-def walk(layers: tuple[Layer, ...], shape: tuple[int, ...]) -> Iterator[tuple[Layer, tuple[int, ...]]]:
-    """Every layer with its input's shape, in the order of the parameters; a residual's parts come in its place."""
-    for layer, before in zip(layers, _shapes(layers, shape), strict=False):
-        if isinstance(layer, Residual):
-            yield from walk(layer.body, before)
-            yield from walk(layer.shortcut, before)
-        else:
-            yield layer, before
+def walk(
+    layers: tuple[Layer, ...], shape: tuple[int, ...], prefix: str = ""
+) -> Iterator[tuple[str, Layer, tuple[int, ...]]]:
+    """Every layer with its name in torch and its input's shape, in the order of the parameters.
 
-
-def _add_tensors(layers: tuple[Layer, ...], shape: tuple[int, ...], prefix: str, found: list[Tensor]) -> None:
-    """Append the tensors of these layers, one behind the other."""
+    A residual's parts come in its place.
+    """
     for at, (layer, before) in enumerate(zip(layers, _shapes(layers, shape), strict=False)):
         if isinstance(layer, Residual):
-            _add_tensors(layer.body, before, f"{prefix}{at}.body.", found)
-            _add_tensors(layer.shortcut, before, f"{prefix}{at}.shortcut.", found)
-            continue
-        for name, dims, first in _tensors_of(layer, before):
-            fan_in = math.prod(before) if isinstance(layer, Linear) else before[0] * getattr(layer, "kernel", 1) ** 2
-            start = found[-1].stop if found else 0
-            found.append(Tensor(f"{prefix}{at}.{name}", dims, start, fan_in, first))
+            yield from walk(layer.body, before, f"{prefix}{at}.body.")
+            yield from walk(layer.shortcut, before, f"{prefix}{at}.shortcut.")
+        else:
+            yield f"{prefix}{at}", layer, before
 
 
 def _tensors_of(layer: Layer, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...], float | None]]:

@@ -17,6 +17,7 @@ from fedcohort.types import Array, Arrays, Model
 
 PARTS = ("params", "buffers", "counters")  # of a flat model
 STATISTICS = ("running_mean", "running_var")  # of batch normalisation, as PyTorch names them
+COUNTER = "num_batches_tracked"
 Factory = Callable[[], Any]
 
 
@@ -128,8 +129,10 @@ def layout_of(model: Network | Factory) -> tuple[TensorPlace, ...]:
     """How the flat model of a network or of a torch module is cut into tensors."""
     if isinstance(model, Network):
         found = [TensorPlace(t.name, t.shape) for t in model.tensors]
-        sizes = (("buffers", model.n_buffers), ("counters", len(model.normalised)))
-        return (*found, *(TensorPlace(part, (size,), part) for part, size in sizes if size))
+        for name, channels in model.normalised.items():
+            found += [TensorPlace(f"{name}.{kind}", (channels,), "buffers") for kind in STATISTICS]
+            found.append(TensorPlace(f"{name}.{COUNTER}", (), "counters"))
+        return tuple(found)
     from fedcohort.engines.torch_modules import is_counter, module_of
 
     module = module_of(model)
