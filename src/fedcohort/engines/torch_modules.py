@@ -63,6 +63,17 @@ def constants(module: nn.Module) -> dict[str, Tensor]:
     return found | {n: b.detach() for n, b in module.named_buffers() if b.is_complex()}
 
 
+def saved_names(module: nn.Module) -> dict[str, str]:
+    """Each key of the module's state_dict() with the tensor it holds, under that one's first name.
+
+    Tied weights have several keys; buffers that are not persistent have none.
+    """
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    first = {id(tensor): name for name, tensor in tensors}
+    found = {key: first.get(id(value)) for key, value in module.state_dict(keep_vars=True).items()}
+    return {key: name for key, name in found.items() if name is not None}
+
+
 class Flat:
     """A module seen as flat arrays; its constants stay in it, neither read nor written."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,14 @@ class TensorPlace:
 
 
 @dataclass(frozen=True)
+class StoredParts:
+    """What a run folder keeps of a torch module beside the flat model, so that nothing needs to make it again."""
+
+    constants: Arrays = field(default_factory=dict)  # what nobody trains
+    names: Mapping[str, str] = field(default_factory=dict)  # key of the module's state_dict -> the tensor it holds
+
+
+@dataclass(frozen=True)
 class TrainedModel:
     """The model after the last round: `history.model`.
 
@@ -47,6 +55,7 @@ class TrainedModel:
     made_from: Network | Factory | None = None  # what makes the module, where it is known
     logits: Callable[[Array], Array] | None = field(default=None, repr=False)  # of samples as the dataset has them
     class_names: tuple[int | str, ...] = ()
+    stored: StoredParts | None = None  # of a model that was read from a folder
 
     @property
     def params(self) -> Array:
@@ -68,16 +77,18 @@ class TrainedModel:
                 )
             out[tensor.name] = whole[at[tensor.part] : at[tensor.part] + size].reshape(tensor.shape)
             at[tensor.part] += size
-        return out | self._constants()
+        return out | self.beside().constants
 
-    def _constants(self) -> Arrays:
-        """What is frozen in a torch module, and its complex buffers."""
+    def beside(self) -> StoredParts:
+        """What a torch module has beside the flat model: its frozen parameters and complex buffers, and its names."""
         if self.made_from is None or isinstance(self.made_from, Network):
-            return {}
-        from fedcohort.engines.torch_modules import constants, module_of
+            return self.stored or StoredParts()
+        from fedcohort.engines.torch_modules import constants, module_of, saved_names
 
-        found = constants(module_of(self.made_from)).items()
-        return {n: (t.float() if t.is_floating_point() else t).cpu().numpy() for n, t in found}
+        module = module_of(self.made_from)
+        found = constants(module).items()
+        arrays = {n: (t.float() if t.is_floating_point() else t).cpu().numpy() for n, t in found}
+        return StoredParts(arrays, saved_names(module))
 
     def state_dict(self) -> dict[str, Any]:
         """The tensors for `module.load_state_dict`; those of a torch module are exactly the ones that it asks for."""
@@ -87,7 +98,9 @@ class TrainedModel:
         if self.made_from is not None and not isinstance(self.made_from, Network):
             found = self.to_torch().state_dict()
             return {n: t.detach().cpu().clone() if isinstance(t, torch.Tensor) else t for n, t in found.items()}
-        return {name: torch.from_numpy(np.array(value)) for name, value in self.tensors().items()}
+        tensors = self.tensors()
+        names = self.beside().names or {name: name for name in tensors}
+        return {key: torch.from_numpy(np.array(tensors[name])) for key, name in names.items() if name in tensors}
 
     def to_torch(self) -> Any:
         """The `torch.nn.Module` with these weights, in evaluation mode."""

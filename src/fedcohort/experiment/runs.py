@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import platform
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +20,15 @@ import numpy as np
 from fedcohort import __version__
 from fedcohort.core.columns import part
 from fedcohort.engines.fused.processor import processor
-from fedcohort.engines.trained_model import PARTS, TensorPlace, TrainedModel, deployed_layout, layout_from, plain_layout
+from fedcohort.engines.trained_model import (
+    PARTS,
+    StoredParts,
+    TensorPlace,
+    TrainedModel,
+    deployed_layout,
+    layout_from,
+    plain_layout,
+)
 from fedcohort.errors import RunExists, RunWarning, StoreError
 from fedcohort.experiment.config import RunConfig, from_mapping
 from fedcohort.experiment.contents import CONTENTS, contents
@@ -130,12 +140,17 @@ def run(
         header |= {"digest": config.digest(), CONTENTS: named}  # of files, modules and objects as they are now
     if simulation.history.names:
         header["clients"] = list(simulation.history.names)
-    header["layout"] = plain_layout(_trained(simulation).layout)
+    trained = _trained(simulation)
+    header["layout"], beside = plain_layout(trained.layout), trained.beside()
+    if beside.names:
+        header["names"] = dict(beside.names)
     if simulation.history.notes:
         header["notes"] = simulation.history.notes
     with contextlib.closing(Journal.create(files.journal, header)) as journal:
         write_durably(files.config, config.toml().encode())
         write_durably(files.versions, json.dumps(versions(), indent=2).encode())
+        if beside.constants:
+            _keep_constants(files, beside.constants)
         return _complete(config, simulation, files, journal, on_round)
 
 
@@ -185,7 +200,8 @@ def read_model(folder: str | Path) -> TrainedModel:
         raise StoreError(f"run folder {folder}", "it keeps no model yet", "wait for the first snapshot, or resume it")
     header = files.reader().header
     layout = layout_from(header.get("layout", [])) or layout_from(deployed_layout(header.get("arrays", [])))
-    return TrainedModel(_deployed(part(found[1], "backend."), layout) or Model(**part(found[1], "model.")), layout)
+    model = _deployed(part(found[1], "backend."), layout) or Model(**part(found[1], "model."))
+    return TrainedModel(model, layout, stored=StoredParts(_constants(files), header.get("names", {})))
 
 
 def _deployed(kept: Arrays, layout: Sequence[TensorPlace]) -> Model | None:
@@ -196,6 +212,24 @@ def _deployed(kept: Arrays, layout: Sequence[TensorPlace]) -> Model | None:
     named = {name: kept[f"model.{i}"].reshape(-1) for i, name in enumerate(names)}
     found = {p: [named[t.name] for t in layout if t.part == p] for p in PARTS}
     return Model(**{p: np.concatenate(arrays) for p, arrays in found.items() if arrays})
+
+
+def _keep_constants(files: RunFolder, constants: Mapping[str, Any]) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, **constants)
+    write_durably(files.constants, buffer.getvalue())
+
+
+def _constants(files: RunFolder) -> Arrays:
+    """What nobody trained; nothing where the model has no such tensors."""
+    if not files.constants.exists():
+        return {}
+    try:
+        with np.load(files.constants, allow_pickle=False) as found:
+            return dict(found)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        remedy = "copy it again from where the run was made"
+        raise StoreError(f"file {files.constants}", "it is damaged", remedy) from None
 
 
 def _trained(simulation: Simulation) -> TrainedModel:

@@ -7,8 +7,9 @@
         versions.json                of what can change a result     snapshots/
         journal.db                   who was chosen, what came       asks/        what was read in the open round
         snapshots/                   where to resume                 vectors/     whole updates, if they are kept
-        clients.json                 final accuracy per client       roster/      ids and profiles of clients
-        metrics.jsonl                rounds; the run is finished     lock
+        constants.npz                what is frozen in the model     roster/      ids and profiles of clients
+        clients.json                 final accuracy per client       lock
+        metrics.jsonl                rounds; the run is finished
         lock                         id of the process that runs it
 
 The journal's own files (`journal.db-wal`, `journal.seal`, and `journal.damaged-1.db` where it was damaged once) are
@@ -66,6 +67,11 @@ class RunFolder:
     def versions(self) -> Path:
         """Versions of everything that can change the result."""
         return self.path / "versions.json"
+
+    @property
+    def constants(self) -> Path:
+        """Tensors of the model that nobody trains, where it has any."""
+        return self.path / "constants.npz"
 
     @property
     def clients(self) -> Path:
