@@ -350,7 +350,7 @@ class Task(Protocol):
         ...
 
     @property
-    def last_layer(self) -> slice | None:
+    def last_layer(self) -> slice | Mask | None:
         """Where the last layer lies in the flat parameters; None where that has no meaning."""
         ...
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedcohort.core.rng import generator
 from fedcohort.protocols import Trained
-from fedcohort.types import Arrays, Index, Model, Objective, Part, Plan, Real
+from fedcohort.types import Arrays, Index, Mask, Model, Objective, Part, Plan, Real
 
 ENGINES = ("fused", "numpy", "ray", "torch_reference", "torch_vmap", "torch_workers")  # as `engine=` takes them
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")  # as `device=` takes them; any other number of CUDA's too
@@ -56,7 +56,11 @@ class Engine(Protocol):
 
     name: str
     n_params: int
-    last_layer: slice  # where the last layer lies in the flat parameters
+
+    @property
+    def last_layer(self) -> slice | Mask:
+        """Where the last layer lies in the flat parameters."""
+        ...
 
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
         """Local training of each client. Signals are those of `plan.measure` that the engine knows.

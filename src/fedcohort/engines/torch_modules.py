@@ -12,7 +12,7 @@ from fedcohort.engines.networks import Network
 from fedcohort.engines.recipe import Factory, named, said
 from fedcohort.engines.torch_device import seeded, torch_package
 from fedcohort.errors import FedcohortError, TrainingError
-from fedcohort.types import Model
+from fedcohort.types import Mask, Model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -74,6 +74,11 @@ def saved_names(module: nn.Module) -> dict[str, str]:
     return {key: name for key, name in found.items() if name is not None}
 
 
+def owners(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules that have parameters of their own to train, by name, in the order in which they are defined."""
+    return [(n, m) for n, m in module.named_modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+
+
 class Flat:
     """A module seen as flat arrays; its constants stay in it, neither read nor written."""
 
@@ -109,11 +114,20 @@ class Flat:
         ]
         return flat[0], flat[1], flat[2]
 
-    def last_layer(self) -> slice:
-        """Weight and bias of the last module that has parameters of its own."""
-        owners = [m for m in self.module.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
-        width = sum(p.numel() for p in owners[-1].parameters(recurse=False) if p.requires_grad) if owners else 0
-        return slice(self.size - width, self.size)
+    def last_layer(self, name: str | None = None) -> slice | Mask:
+        """Weight and bias of the module of this name, or else of the last one with parameters of its own to train.
+
+        A slice where they lie side by side; tied weights may lie elsewhere.
+        """
+        found = dict(owners(self.module))
+        if not found:
+            return slice(self.size, self.size)
+        last = found[name] if name in found else [*found.values()][-1]
+        own = {id(p) for p in last.parameters(recurse=False)}
+        mask: Mask = np.concatenate([np.full(p.numel(), id(p) in own) for p in self.params])
+        at = np.flatnonzero(mask)
+        start, stop = int(at[0]), int(at[-1]) + 1
+        return slice(start, stop) if stop - start == at.size else mask
 
     def split(self, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Each parameter with its part of a flat tensor."""

@@ -35,6 +35,7 @@ from fedcohort.engines.torch_device import (
 )
 from fedcohort.engines.torch_losses import Criterion
 from fedcohort.engines.torch_modules import Flat, build, flat_array
+from fedcohort.engines.torch_rehearsal import rehearse
 from fedcohort.errors import FedcohortError, TrainingError, check
 from fedcohort.protocols import Trained
 from fedcohort.types import Index, Model, Objective, Part, Plan, Real, Updates
@@ -134,7 +135,8 @@ class ReferenceEngine:
         self._resident = Resident(self.device)
         self._sum_type = sum_type(self.device)
         self.n_params = self._flat.size
-        self.last_layer = self._flat.last_layer()
+        self._rehearsed = rehearse(self._flat.module, data, self.device)
+        self.last_layer = self._flat.last_layer(self._rehearsed.last)
 
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:
         """Local training of each client from this model. An exception in it is that client's failure alone."""

@@ -89,7 +89,7 @@ def server_signals(needs: frozenset[str], landed: Landed, sent: Real, size: int,
     out: Arrays = {n: scattered(c, rows, m) for n, c in computed.items()}
     for name in of_side(needs, "client"):
         if name not in landed.signals and name not in out:
-            width = {"insight": _width(last_layer, base.shape[-1]), "network_insight": base.shape[-1]}.get(name, 0)
+            width = {"insight": width_of(last_layer, base.shape[-1]), "network_insight": base.shape[-1]}.get(name, 0)
             out[name] = scattered(np.empty((0, width) if width else 0), rows[:0], m)
     return out
 
@@ -139,7 +139,8 @@ def model_gains(delta: Real, sent: Real, evaluator: ServerEvaluator | None, buff
     return np.asarray(before - after, np.float64)
 
 
-def _width(last_layer: slice | Mask | None, params: int) -> int:
+def width_of(last_layer: slice | Mask | None, params: int) -> int:
+    """How many parameters the last layer has: all of them where there is none."""
     if last_layer is None:
         return params
     return last_layer.stop - last_layer.start if isinstance(last_layer, slice) else int(last_layer.sum())

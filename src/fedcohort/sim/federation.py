@@ -21,6 +21,7 @@ from fedcohort import signals as catalogue
 from fedcohort.core.columns import part, prefixed
 from fedcohort.core.rng import generator
 from fedcohort.protocols import ClientEvaluator, ServerEvaluator, Task, World
+from fedcohort.rounds.aggregation import width_of
 from fedcohort.rounds.backend import Arrivals, Dispatch, Fates
 from fedcohort.rounds.outstanding import joined, replies_from, reply_table
 from fedcohort.rounds.validation_score import score_of
@@ -109,7 +110,7 @@ class Federation:
         return self.task.provides | frozenset(self.columns) | server
 
     @property
-    def last_layer(self) -> slice | None:
+    def last_layer(self) -> slice | Mask | None:
         """Which parameters are the last layer."""
         return self.task.last_layer
 
@@ -336,8 +337,8 @@ class Federation:
 
     def _signal_bytes(self, names: frozenset[str], model: Model) -> float:
         """Bytes of these signals per client."""
-        last, whole = self.task.last_layer, FLOAT * model.params.size
-        sizes = {"insight": whole if last is None else FLOAT * (last.stop - last.start)}
+        whole = FLOAT * model.params.size
+        sizes = {"insight": FLOAT * width_of(self.task.last_layer, model.params.size)}
         known = [catalogue.SIGNALS[n] for n in names if n in catalogue.SIGNALS]
         extra = whole * (len(names) - len(known))  # what methods ask for: whole gradients
         return float(extra + sum(sizes.get(s.name, whole) if s.bytes < 0 else s.bytes for s in known))

@@ -28,7 +28,7 @@ from fedcohort.protocols import Trained, World
 from fedcohort.signals import SIGNALS, of_side
 from fedcohort.tasks.client_evaluator import ArrayClientEvaluator
 from fedcohort.tasks.scores import scores
-from fedcohort.types import Array, Arrays, Index, Model, Plan, Real
+from fedcohort.types import Array, Arrays, Index, Mask, Model, Plan, Real
 
 SERVER_SPLITS = ("validation", "unlabelled")
 PartOfData = Annotated[float, Interval(0, 1, ends="[)")]
@@ -168,7 +168,7 @@ class BoundClassification:
         self._evaluator = ArrayServerEvaluator(spec, self.engine)
 
     @property
-    def last_layer(self) -> slice:
+    def last_layer(self) -> slice | Mask:
         """Where the last layer sits in the flat parameters."""
         return self.engine.last_layer
 

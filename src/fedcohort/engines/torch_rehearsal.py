@@ -1,0 +1,56 @@
+"""What a forward pass tells of a torch module: which layer comes last."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedcohort.engines.interface import ClientData
+from fedcohort.engines.torch_device import seeded, torch_package
+from fedcohort.engines.torch_modules import owners
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What was found; a module that cannot be run is told apart elsewhere and has nothing special here."""
+
+    last: str | None = None  # the module that is called last, of those with parameters of their own to train
+
+
+def rehearse(module: nn.Module, data: ClientData, device: str = "cpu") -> Rehearsal:
+    """Run a copy of the module on two samples."""
+    rows = data.train.index if data.train.index.size else np.arange(len(data.x))
+    if not rows.size:
+        return Rehearsal()
+    x = torch_package().from_numpy(data.x[np.resize(rows[:2], 2)]).to(device)
+    with seeded(device, 0), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            twin = copy.deepcopy(module)
+        except Exception:  # some modules cannot be copied
+            return Rehearsal()
+        return Rehearsal(_last_called(twin.eval(), x))
+
+
+def _last_called(module: nn.Module, x: Tensor) -> str | None:
+    called: list[str] = []
+    hooks = [m.register_forward_pre_hook(lambda *_, name=name: called.append(name)) for name, m in owners(module)]
+    runs = _runs(module, x)
+    for hook in hooks:
+        hook.remove()
+    return called[-1] if runs and called else None
+
+
+def _runs(module: nn.Module, x: Tensor) -> bool:
+    try:
+        module(x)
+    except Exception:  # a module's own code may raise anything
+        return False
+    return True
