@@ -15,7 +15,8 @@ from fedcohort.engines.recipe import Modeled, Recipe, named, recipe_of, said
 from fedcohort.engines.torch_device import torch_package
 from fedcohort.engines.torch_losses import IGNORED, Criterion
 from fedcohort.engines.torch_modules import build, constants
-from fedcohort.errors import FedcohortError, TrainingError
+from fedcohort.engines.torch_rehearsal import rehearse
+from fedcohort.errors import FedcohortError, TrainingError, check
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -49,6 +50,24 @@ def dry_run(model: Modeled, data: ClientData) -> DryRun:
         each = _loss(recipe, data, name, output, y)
         _optimiser(recipe, module)
     return DryRun(bool(each.ndim), output.detach(), y)
+
+
+def single_samples(model: Modeled, data: ClientData, batch: int) -> str:
+    """What becomes of clients whose last batch has one sample, where the module cannot be trained on one.
+
+    Empty where there are none; refused where every batch has one sample.
+    """
+    module, sizes = build(recipe_of(model).model), data.train.sizes
+    if rehearse(module, data).trains_one:
+        return ""
+    cannot, remedy = f"module {type(module).__name__} cannot be trained on one sample", "GroupNorm instead of BatchNorm"
+    check(batch > 1, f"batch_size = {batch}", f"{cannot}, so every client would fail", f"use 2 or more, or {remedy}")
+    counts = {
+        "leave one out of every epoch": int(((sizes > batch) & (sizes % batch == 1)).sum()),
+        "own only one and fail": int((sizes == 1).sum()),
+    }
+    found = " and ".join(f"{n} of {sizes.size} clients {what}" for what, n in counts.items() if n)
+    return f"{cannot}: with batch_size {batch}, {found}; use another batch_size, or {remedy}" if found else ""
 
 
 def _check_tensors(name: str, module: nn.Module, recipe: Recipe) -> None:

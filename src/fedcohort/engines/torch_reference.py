@@ -3,7 +3,9 @@
 A model is a `Network` (built as `nn.Sequential`), a factory of modules, or a `Recipe` of either. Trainable parameters
 are one flat vector in the order of `parameters()`; floating buffers (batch-norm statistics) and integer ones (counters)
 are kept apart. Training runs in train mode. Everything that only evaluates (losses, gradients, frozen predictions,
-logits) runs in eval mode, so that evaluation changes no statistics.
+logits) runs in eval mode, so that evaluation changes no statistics. A last batch of one sample is left out where the
+module cannot be trained on one (BatchNorm1d); one sample that cannot be evaluated alone is evaluated by the statistics
+it has alone.
 
 On any device: inputs and targets are sent there once, and what the clients learned comes back once per call of `train`.
 """
@@ -242,6 +244,8 @@ class ReferenceEngine:
         return x, self._resident.rows(self._data.target, part.index[at])
 
     def _forward(self, x: Tensor) -> Tensor:
+        if len(x) == 1 and not (self._flat.module.training or self._rehearsed.answers_one):
+            return self._forward(x.repeat(2, *(1,) * (x.ndim - 1)))[:1]  # twice, it has the same statistics as once
         if self.precision == "float32":
             return cast("Tensor", self._flat.module(x))
         with autocast(self.device, self.precision):
@@ -258,6 +262,11 @@ class ReferenceEngine:
             return x
         rng = generator(plan.seed, "augment", plan.round, client, epoch, at)
         return cast("Tensor", self._recipe.augmentation(x, rng))
+
+    def _starts(self, n: int, batch: int) -> range:
+        """Where the batches of an epoch begin; a last one of one sample is left out if the module cannot take it."""
+        single = n > batch and n % batch == 1 and not self._rehearsed.trains_one
+        return range(0, n - single, batch)
 
     def _train_client(self, learned: Learned, client: int, row: int, m: int, plan: Plan) -> int:
         """Train one client; the module then holds its weights. How many steps it took."""
@@ -277,7 +286,7 @@ class ReferenceEngine:
         with seeded(self.device, key >> 1):
             for epoch in range(int(plan.epochs_of(m)[row]) if owned.size else 0):
                 order = batch_order(owned.size, plan, client, epoch)
-                for at in range(0, owned.size, plan.batch_size):
+                for at in self._starts(owned.size, plan.batch_size):
                     pos = order[at : at + plan.batch_size]
                     x, y = self._batch(part, owned[pos])
                     x = self._augmented(x, plan, client, epoch, at)

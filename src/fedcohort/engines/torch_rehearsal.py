@@ -1,4 +1,4 @@
-"""What a forward pass tells of a torch module: which layer comes last."""
+"""What a few forward passes tell of a torch module: which layer comes last, and whether one sample is enough for it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ class Rehearsal:
     """What was found; a module that cannot be run is told apart elsewhere and has nothing special here."""
 
     last: str | None = None  # the module that is called last, of those with parameters of their own to train
+    trains_one: bool = True  # whether it can be trained on a batch of one sample: not under BatchNorm1d
+    answers_one: bool = True  # whether it can be evaluated on one: not with track_running_stats=False either
 
 
 def rehearse(module: nn.Module, data: ClientData, device: str = "cpu") -> Rehearsal:
-    """Run a copy of the module on two samples."""
+    """Run a copy of the module on two samples and on one, in training and in evaluation."""
     rows = data.train.index if data.train.index.size else np.arange(len(data.x))
     if not rows.size:
         return Rehearsal()
@@ -36,7 +38,7 @@ def rehearse(module: nn.Module, data: ClientData, device: str = "cpu") -> Rehear
             twin = copy.deepcopy(module)
         except Exception:  # some modules cannot be copied
             return Rehearsal()
-        return Rehearsal(_last_called(twin.eval(), x))
+        return Rehearsal(_last_called(twin.eval(), x), _takes_one(twin.train(), x), _takes_one(twin.eval(), x))
 
 
 def _last_called(module: nn.Module, x: Tensor) -> str | None:
@@ -46,6 +48,10 @@ def _last_called(module: nn.Module, x: Tensor) -> str | None:
     for hook in hooks:
         hook.remove()
     return called[-1] if runs and called else None
+
+
+def _takes_one(module: nn.Module, x: Tensor) -> bool:
+    return _runs(module, x[:1]) or not _runs(module, x)
 
 
 def _runs(module: nn.Module, x: Tensor) -> bool:

@@ -155,6 +155,7 @@ class BoundTorchTask(BoundClassification):
         if spec.targets("pool") is not None and (world.train.label != world.train.clean).any():
             _log.warning("world %s flips labels; the targets of %s stay as they are", world.name, self.name)
         per_sample = self._check_metrics()
+        self._check_batches()
         self.provides = BoundClassification.provides - (NEED_CLASSES if self._own else frozenset())
         if not per_sample:
             self.provides -= NEED_SAMPLES
@@ -238,6 +239,14 @@ class BoundTorchTask(BoundClassification):
                     f"metric {name!r}", said(error), "return one number of (outputs, targets)"
                 ) from None
         return dry.per_sample
+
+    def _check_batches(self) -> None:
+        """Say what becomes of single samples that the module cannot be trained on."""
+        from fedcohort.engines.torch_checks import single_samples
+
+        found = single_samples(self.mine.model, self._data, self.mine.default.batch_size)
+        if found:
+            _log.warning("%s", found)
 
 
 @dataclass(frozen=True)
