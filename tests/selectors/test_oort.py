@@ -148,6 +148,15 @@ def test_first_rounds_of_the_fedacs_version_try_everybody_once():
     assert sorted(seen) == list(range(20))
 
 
+def test_the_fedacs_version_admits_a_fifth_of_all_clients_and_bans_with_the_last_round():
+    """Clients 0 to 9 of 20 were asked twice, which bans them. Of the others the best int(0.2 * 20) = 4 are drawn from."""
+    oort = Oort(preset="fedacs", blacklist=2)
+    oort.observe(told(0, range(20), np.r_[np.full(10, 9.0), np.arange(0.1, 1.1, 0.1)], np.ones(20), name="train_loss"))
+    oort.observe(told(1, range(10), np.full(10, 9.0), np.ones(10), name="train_loss"))
+    drawn = [oort.select(ask(2, 20, index=2), np.random.default_rng(seed)).clients for seed in range(50)]
+    assert set(np.concatenate(drawn).tolist()) == {16, 17, 18, 19}
+
+
 def test_a_liar_does_not_flatten_the_honest():
     """One client reports a thousandfold utility; the honest ranking by selection moves by less than 0.05."""
 

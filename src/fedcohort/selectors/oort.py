@@ -29,7 +29,8 @@ Departures from the paper
       penalty, for speeds are told at registration); the percentile is at int(p (n - 1)) of the sorted durations
       (there: at int(p n), at most n - 1).
     * preset "fedacs" is the comparison version of the FedACS authors: utility is the mean training loss, everybody is
-      tried once first, the best fifth is admitted, no system term, and a ban after 100 rounds that is never lifted.
+      tried once first, the best are admitted, as many as a fifth of all clients, no system term, and a ban with the
+      100th round that is never lifted.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Oort(StatefulSelector[OortState]):
         n_explore = min(rnd.size - n_exploit, fresh.size)  # one side may be short
 
         score, bonus, slow = self._score(tried, rnd.index + 1)
-        picked = self._exploit(score, n_exploit, rng)
+        picked = self._exploit(score, n_exploit, rnd.population, rng)
         new = fresh[draw.weighted(self._prior(fresh, rnd), n_explore, rng)]
         blank = np.full(new.size, np.nan, np.float32)
         why = {"score": score, "bonus": bonus, "penalty": slow}
@@ -159,14 +160,15 @@ class Oort(StatefulSelector[OortState]):
         """Leave out the blacklisted, at most 30 % of all, and never so many that the cohort cannot be filled."""
         if self.blacklist <= 0:
             return available
-        over = np.flatnonzero(self.state.times[available] > self.blacklist)
-        room = available.size - size
-        if self.preset != "fedacs":
-            room = min(room, int(MAX_BLACKLISTED * population))
+        times, room = self.state.times[available], available.size - size
+        if self.preset == "fedacs":
+            over = np.flatnonzero(times >= self.blacklist)
+        else:
+            over, room = np.flatnonzero(times > self.blacklist), min(room, int(MAX_BLACKLISTED * population))
         if over.size == 0 or room <= 0:
             return available
         if over.size > room:  # leave out the most often asked
-            over = over[np.argsort(-self.state.times[available[over]], kind="stable")[:room]]
+            over = over[np.argsort(-times[over], kind="stable")[:room]]
         return np.delete(available, over)
 
     def _prior(self, fresh: Index, rnd: Round) -> Real:
@@ -192,12 +194,12 @@ class Oort(StatefulSelector[OortState]):
             penalty[slow] = (np.float32(preferred) / seconds[slow]) ** np.float32(self.penalty)
         return (u + bonus) * penalty, bonus, penalty
 
-    def _exploit(self, score: Real, k: int, rng: np.random.Generator) -> Index:
-        """Admit above the cut-off (or the best fifth), then draw by score."""
+    def _exploit(self, score: Real, k: int, population: int, rng: np.random.Generator) -> Index:
+        """Admit above the cut-off (or as many as a fifth of all clients), then draw by score."""
         if k == 0:
             return np.empty(0, np.int64)
         if self.preset == "fedacs":
-            pool = draw.top(score, max(k, math.ceil(0.2 * score.size)), rng)
+            pool = draw.top(score, max(k, int(0.2 * population)), rng)
             return pool[draw.weighted(score[pool], k, rng)]
         border = np.partition(score, score.size - k)[score.size - k]
         admitted = np.flatnonzero(score >= self.cutoff * border)
