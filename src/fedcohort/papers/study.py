@@ -168,3 +168,14 @@ def of_scale(scale: str, *, smoke: Any, laptop: Any, desk: Any, paper: Any) -> A
     if scale not in choices:
         raise UnknownName.among("scale", scale, SCALES)
     return choices[scale]
+
+
+def given(text: str, more: str) -> str:
+    """ "name(a=1)" with more arguments.
+
+    >>> given("mixed-v1", "clients=20"), given("mixed-v1(clients=20)", "samples=30")
+    ('mixed-v1(clients=20)', 'mixed-v1(clients=20, samples=30)')
+    """
+    if not more:
+        return text
+    return f"{text[:-1]}, {more})" if text.endswith(")") else f"{text}({more})"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedcohort.papers.study import PERFECT_ROW, Quantity, of_scale, perfect, quantity
+from fedcohort.papers.study import PERFECT_ROW, Quantity, given, of_scale, perfect, quantity
 
 FLASH, RANDOM, FEDCOR = "FLASH", "Random", "FedCor"
 CHOICE, LOSS = "FLASH, choice only", "Random, FLASH's loss"
@@ -139,7 +139,7 @@ def world(skewed: int, noise: int, data: str = CIFAR, *, scale: str = "laptop", 
     The classes of FEMNIST are of very different size: samples of the rare ones are dealt more than once.
     """
     version = "v2" if scale in ("desk", "paper") else "v1"
-    return _with(_unversioned(skewed, noise, data).replace("-v1", f"-{version}"), "" if lam is None else f"lam={lam}")
+    return given(_unversioned(skewed, noise, data).replace("-v1", f"-{version}"), "" if lam is None else f"lam={lam}")
 
 
 def _unversioned(skewed: int, noise: int, data: str) -> str:
@@ -162,7 +162,7 @@ def run(
     return {
         "selector": selector,
         "method": method,
-        "world": _with(where, f"clients={clients}"),
+        "world": given(where, f"clients={clients}"),
         "task": task(scale, data, loss),
         "rounds": of_scale(scale, smoke=4, laptop=30, desk=60, paper=1500),
         "cohort_size": clients // 5,
@@ -197,11 +197,4 @@ def task(scale: str, data: str, loss: str) -> str:
         desk=f"femnist-cnn({large}, unlabelled=0.02)",
         paper="femnist-cnn(epochs=5, batch_size=64, lr=0.001, optimiser='adam', unlabelled=0.05)",
     )
-    return _with(cifar if data == CIFAR else femnist, "" if loss == "ce" else f"objective={loss!r}")
-
-
-def _with(text: str, more: str) -> str:
-    """ "name(a=1)" with one more argument."""
-    if not more:
-        return text
-    return f"{text[:-1]}, {more})" if text.endswith(")") else f"{text}({more})"
+    return given(cifar if data == CIFAR else femnist, "" if loss == "ce" else f"objective={loss!r}")

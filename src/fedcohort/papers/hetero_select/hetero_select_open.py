@@ -27,6 +27,7 @@ from fedcohort.papers.study import (
     Study,
     Value,
     beats,
+    given,
     of_scale,
     our_own,
     perfect,
@@ -111,7 +112,7 @@ def grid_claims(scale: str) -> Sequence[Claim]:
 
 def away(keys: Mapping[str, Any], what: str) -> Mapping[str, Any]:
     """The same run where clients are away or drop out."""
-    return {**keys, "world": f"{keys['world']}({AWAY[what]})" if AWAY[what] else keys["world"]}
+    return {**keys, "world": given(keys["world"], AWAY[what])}
 
 
 def away_cells(scale: str) -> Sequence[Cell]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcohort.papers.hetero_select.hetero_select_setting import DEPARTURES, STABLE, hetero, run
+from fedcohort.papers.hetero_select.hetero_select_setting import DEPARTURES, STABLE, hetero, oort, run
 from fedcohort.papers.published import published
 from fedcohort.papers.study import OURS, PERFECT_ROW, SEEDS, Cell, Claim, Study, beats, perfect, quantity, row_beats
 
@@ -24,7 +24,7 @@ def table_cells(scale: str) -> Sequence[Cell]:
     runs = {
         ADDITIVE: run(scale, hetero(scale)),
         MULTIPLICATIVE: run(scale, hetero(scale, "multiplicative")),
-        OORT: run(scale, "oort"),
+        OORT: run(scale, oort(scale)),
         FULL: run(scale, "uniform", size=12),
         HALF: run(scale, "uniform"),
         PERFECT_ROW: run(scale, perfect("complete")),
