@@ -149,7 +149,7 @@ def test_first_rounds_of_the_fedacs_version_try_everybody_once():
 
 
 def test_the_fedacs_version_admits_a_fifth_of_all_clients_and_bans_with_the_last_round():
-    """Clients 0 to 9 of 20 were asked twice, which bans them. Of the others the best int(0.2 * 20) = 4 are drawn from."""
+    """Clients 0 to 9 of 20 were asked twice, which bans them. Then the best int(0.2 * 20) = 4 are drawn from."""
     oort = Oort(preset="fedacs", blacklist=2)
     oort.observe(told(0, range(20), np.r_[np.full(10, 9.0), np.arange(0.1, 1.1, 0.1)], np.ones(20), name="train_loss"))
     oort.observe(told(1, range(10), np.full(10, 9.0), np.ones(10), name="train_loss"))
