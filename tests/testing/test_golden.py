@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent / "golden"
 @pytest.mark.parametrize("name", registry.names("selector"))
 def test_cohorts_are_as_recorded(name):
     try:
-        selector = registry.make_selector(name)
+        selector = golden.selector_of(name)
     except MissingExtra as error:
         pytest.skip(str(error))
     golden.compare(name, selector, FOLDER)

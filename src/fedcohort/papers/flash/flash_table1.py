@@ -134,22 +134,11 @@ def _study(block: str) -> Study:
         of_block,
         partial(claims, block),
         SEEDS,
-        {scale: (*told, *_more(block, scale)) for scale, told in DEPARTURES.items()},
+        {scale: (*told, *(OF_METHODS if scale in ("laptop", "paper") else ())) for scale, told in DEPARTURES.items()},
         average="average",
     )
 
 
-def _more(block: str, scale: str) -> Sequence[str]:
-    """What is said of one table only."""
-    if scale == "desk" and block != "both":
-        return (BROADCAST,)
-    return OF_METHODS if scale in ("laptop", "paper") else ()
-
-
-BROADCAST = (
-    "FLASH's row is from before its reward judged uploaded models with their own statistics of batch normalisation "
-    "(it took those of the model that was sent out); with both heterogeneities, done again, that gains 0.6 points"
-)
 OF_METHODS = (
     "all clients take the same number of steps, so FedNova is FedAvg up to rounding: what the two columns differ by is "
     "the noise between two runs of one configuration",
