@@ -36,7 +36,7 @@ Departures from the paper
     * JS needs label shares (privacy P3): only diversity="js" reads them. The default compares updates, which the
       server has anyway, with the moving mean before this round, in which updates longer than the median are shortened.
     * The summary assumes parts of comparable range. JS is within [0, 1] but not stretched to it: with alpha = 0.1 on
-      CIFAR-10 its deviation over clients is 0.1, that of loss, momentum and norm 0.3, so diversity counts a third of them.
+      CIFAR-10 its deviation over clients is 0.1, that of loss, momentum and norm 0.3: diversity counts a third of each.
     * (10) and (11) are not in the paper, which asks for them; its mu belongs to the method: `fedprox(adapt=0.1)`.
     * Local FedProx (mu = 0.1) and the plain mean are left to the method: combine with `fedprox`.
 """
