@@ -19,6 +19,7 @@ from fedcohort.papers.study import (
     PERFECT_ROW,
     SCALES,
     Cell,
+    Quantity,
     Study,
     beats,
     common_target,
@@ -205,6 +206,28 @@ def test_runs_of_the_main_claim_come_first_and_can_be_asked_for_alone():
     main = work.runs(main=True)
     assert {run.selector for run in main} == {"oort", "uniform", "ucb1"}
     assert sorted(run.seed for run in main) == sorted([*range(6)] * 3)  # six seeds decide
+
+
+def test_at_the_larger_scales_the_main_claim_has_six_seeds_and_the_others_three(tmp_path):
+    def cells(scale):
+        del scale
+        gain = Quantity("gain", lambda _, others: others(("afl", "x")).history.accuracy[-1])
+        named = [Cell(who, "x", {**RUN, "selector": who}, quantity("final")) for who in ("afl", "oort", "uniform")]
+        return [*named, Cell("uniform", "gain", {**RUN, "selector": "uniform"}, gain)]
+
+    study = Study(
+        "t:t", "T", cells, lambda _: [beats("main", ("uniform", "x"), ("oort", "x"))], dict.fromkeys(SCALES, 6)
+    )
+    work = reproduce.plan(study, "desk")
+    seeds = {who: [run.seed for run in work.runs() if run.selector == who] for who in ("afl", "oort", "uniform")}
+    assert seeds == {"afl": [0, 1, 2], "oort": [*range(6)], "uniform": [*range(6)]}
+    assert len(reproduce.plan(study, "desk", 6).runs()) == 18  # who names a number gets it
+    assert len(reproduce.plan(study, "laptop").runs()) == 18
+    made = reproduce.perform(work, Store(tmp_path / "runs"), keep=tmp_path)
+    assert (made["done"], made["wanted"]) == (15, 15)
+    assert list({c["row"]: c["values"] for c in made["cells"]}["uniform"]) == ["0", "1", "2"]  # gain, which needs afl
+    later = reproduce.plan(study, "desk", earlier=reproduce.file_of("t:t", "desk", tmp_path))
+    assert reproduce.result(later, Store(tmp_path / "empty"))["done"] == 15  # nothing is run again for a missing gain
 
 
 def test_until_takes_its_target_from_another_run():

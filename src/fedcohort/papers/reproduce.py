@@ -29,7 +29,7 @@ from fedcohort.experiment.runner import Event, OnEvent
 from fedcohort.experiment.runs import versions
 from fedcohort.experiment.store import Store
 from fedcohort.experiment.sweep import run_all
-from fedcohort.papers.study import PERFECT_ROW, SCALES, Cell, Place, Study, Value
+from fedcohort.papers.study import OTHERS, PERFECT_ROW, SCALES, Cell, Place, Study, Value
 from fedcohort.papers.verdicts import judge, values_of
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
 from fedcohort.storage.snapshots import write_durably
@@ -53,22 +53,28 @@ class StudyWork:
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...]
     configs: dict[tuple[Place, int], RunConfig]
+    others: int | None = None  # how many of the seeds cells are run for that are not in the main claim; None: all
     errors: dict[str, str] = field(default_factory=dict)  # run id -> why it failed
     earlier: dict[str, Any] = field(default_factory=dict)  # a result that was written down before
 
-    def runs(self, main: bool = False) -> list[RunConfig]:
-        """Every different run: those of the main claim, a perfect choice beside it, then the others, seed by seed.
+    def wanted(self, main: bool = False) -> list[tuple[Place, int]]:
+        """Cells and seeds to be run for: those of the main claim, a perfect choice beside it, then the others.
 
-        With `main` no others, and as many seeds as a verdict needs.
+        Seed by seed. With `main` no others, and as many seeds as a verdict needs.
         """
         claims = self.study.claims(self.scale)[:1]
         first = {place for claim in claims for place in (*claim.left, *claim.right)}
         beside = {cell.place for cell in self.cells if PERFECT_ROW in cell.place and _meets(cell.place, first)}
         rank = {at: 0 if at[0] in first else 1 if at[0] in beside else 2 for at in self.configs}
-        ordered = sorted(self.configs, key=lambda at: (rank[at], at[1]))
+        few = self.seeds[: self.others]
+        ordered = [at for at in self.configs if rank[at] == 0 or at[1] in few]
         if main:
             ordered = [at for at in ordered if rank[at] < 2 and at[1] in self.seeds[:VERDICT_SEEDS]]
-        return list({self.configs[at].digest(): self.configs[at] for at in ordered}.values())
+        return sorted(ordered, key=lambda at: (rank[at], at[1]))
+
+    def runs(self, main: bool = False) -> list[RunConfig]:
+        """Every different run of what is wanted, in its order."""
+        return list({self.configs[at].digest(): self.configs[at] for at in self.wanted(main)}.values())
 
 
 def _meets(place: Place, others: set[Place]) -> bool:
@@ -89,7 +95,7 @@ def plan(study: Study, scale: str, seeds: int | None = None, earlier: Path | Non
         for text in {getattr(c, kind) for c in configs.values()}:
             make(text)
     before = load(earlier) if earlier is not None and earlier.exists() else {}
-    return StudyWork(study, scale, numbers, cells, configs, earlier=before)
+    return StudyWork(study, scale, numbers, cells, configs, None if seeds else OTHERS.get(scale), earlier=before)
 
 
 def perform(
@@ -110,7 +116,7 @@ def perform(
 
     def cost() -> dict[str, Any]:
         return {
-            "runs": len(values.places),
+            "runs": len(work.runs()),
             "run_now": len(missing),
             "wall_seconds": round(time.monotonic() - started, 1),
         }
@@ -134,13 +140,14 @@ def result(work: StudyWork, store: Store) -> dict[str, Any]:
 
 def _measured(work: StudyWork, values: _Values) -> dict[str, Any]:
     study, scale = work.study, work.scale
+    asked = [config.digest() for config in work.runs()]
     found = {
         "study": study.id,
         "title": study.title,
         "scale": scale,
         "seeds": list(work.seeds),
-        "done": sum(values.complete(digest) for digest in values.places),
-        "wanted": len(values.places),
+        "done": sum(values.complete(digest) for digest in asked),
+        "wanted": len(asked),
         "made": datetime.now(UTC).date().isoformat(),
         "versions": versions() | {"cores": str(os.cpu_count())},
         "average": study.average,
@@ -160,6 +167,7 @@ class _Values:
         self.by_place = {cell.place: cell for cell in work.cells}
         self.read: dict[str, RunRecord] = {}
         self.found: dict[tuple[Place, int], Value] = {}  # measured now
+        self.wanted = set(work.wanted())
         self.kept = _kept(work.earlier)  # measured before, by digest, quantity and place
         self.places: dict[str, list[tuple[Place, int]]] = {}  # by digest: the cells that a run is for
         same = {config: (config.digest(), store.folder(config)) for config in set(work.configs.values())}
@@ -182,8 +190,8 @@ class _Values:
         return self.store.state(self.work.configs[place, seed], self.folders[place, seed]) == "finished"
 
     def complete(self, digest: str) -> bool:
-        """Whether every cell that this run is for has its number, or can have it from the store."""
-        places = self.places[digest]
+        """Whether every wanted cell of this run has its number, or can have it from the store."""
+        places = [at for at in self.places[digest] if at in self.wanted]
         return self.finished(*places[0]) or all(self._earlier(*at) is not _UNKNOWN for at in places)
 
     def missing(self, main: bool = False) -> list[RunConfig]:
