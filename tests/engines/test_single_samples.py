@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import numpy as np
 import pytest
@@ -46,6 +47,26 @@ def by_place():
     return nn.Sequential(nn.Unflatten(1, (1, 12)), nn.BatchNorm1d(1), nn.Flatten(), nn.Linear(12, 4))
 
 
+class Guarded(nn.Sequential):
+    """Holds a lock, which cannot be copied."""
+
+    def __init__(self):
+        super().__init__(*by_batch())
+        self.lock = threading.Lock()
+
+
+class Picky(nn.Module):
+    """Refuses one sample though nothing in it depends on the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 4)
+
+    def forward(self, x):
+        assert len(x) > 1
+        return self.layer(x)
+
+
 def by_hand(make, model, data, keep):
     """Client 0 in plain torch, on the first `keep` samples of each epoch's order."""
     module = make()
@@ -77,6 +98,20 @@ def test_a_last_batch_of_one_sample_is_left_out_only_where_it_must_be(kind, make
     assert trained.updates.counters[:2, 0].tolist() == trained.updates.steps[:2].tolist() == steps
     assert trained.failed.tolist() == [False, False, make is by_batch]
     assert set(trained.reasons) == ({2} if make is by_batch else set())
+
+
+def test_a_module_that_cannot_be_copied_is_made_again(make_data):
+    data = make_data(SIZES[:2], shape=(12,))
+    model = initial(Guarded, np.random.default_rng(0))
+    assert ReferenceEngine(Guarded, data).train(model, np.arange(2), PLAN).failed.tolist() == [False, False]
+
+
+def test_vmap_leaves_out_what_the_reference_leaves_out(make_data):
+    data = make_data(SIZES[:2], shape=(12,))
+    model = initial(Picky, np.random.default_rng(0))
+    made = [ENGINES[k](Picky, data).train(model, np.arange(2), PLAN).updates for k in ("torch_reference", "torch_vmap")]
+    assert [updates.steps.tolist() for updates in made] == [[4, 4], [4, 4]]
+    np.testing.assert_allclose(made[0].delta, made[1].delta, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ENGINES)

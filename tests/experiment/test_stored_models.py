@@ -10,6 +10,7 @@ from torch import nn  # noqa: E402
 
 from fedcohort import TorchTask, simulate  # noqa: E402
 from fedcohort.errors import StoreError  # noqa: E402
+from fedcohort.experiment import runs  # noqa: E402
 from fedcohort.experiment.runs import read_model  # noqa: E402
 
 X = np.random.default_rng(0).standard_normal((120, 4)).astype(np.float32)
@@ -50,6 +51,29 @@ def test_a_stored_model_loads_into_its_module(kept, tmp_path):
             answers, expected = (m(torch.from_numpy(X)).numpy() for m in (module.eval(), kept.model.to_torch()))
         np.testing.assert_array_equal(answers, expected)
     assert set(stored.tensors()) == set(kept.model.tensors())
+
+
+class Named(nn.Module):
+    """A frozen tensor whose name is an argument of numpy.savez."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.file = nn.Linear(4, 4), nn.Parameter(torch.ones(4), requires_grad=False)
+
+    def forward(self, x):
+        return self.head(x * self.file)
+
+
+def test_constants_may_have_any_name_and_a_resumed_run_writes_them_too(tmp_path, monkeypatch):
+    """A run that ends before they are written has them after it was resumed."""
+    task = TorchTask(Named, (X, X.argmax(axis=1)))
+    keys = {"world": "iid-v1(clients=4)", "engine": "torch_reference", "out": tmp_path / "run", "task": task}
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "_keep_constants", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            simulate(rounds=2, cohort_size=2, **keys)
+    runs.resume(tmp_path / "run", own=runs.Objects(task=task))
+    Named().load_state_dict(read_model(tmp_path / "run").state_dict(), strict=True)
 
 
 def test_a_damaged_file_of_constants_is_said(kept, tmp_path):

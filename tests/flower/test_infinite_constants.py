@@ -125,8 +125,23 @@ def test_a_run_goes_on_with_its_constants_and_with_no_others(tmp_path):
         assert {k: v.tolist() for k, v in kept.items()} == {k: v.tolist() for k, v in found.items()}
 
 
+def test_a_mask_that_is_infinite_in_single_precision_is_a_constant():
+    clients = [FakeClient(str(i)) for i in range(3)]
+    arrays = {**first(), "mask": np.array([[0.0, -1e300]])}
+    strategy, found, _ = run(clients, arrays=arrays)
+    assert (found["mask"].tolist(), found["b"].tolist()) == ([[3.0, -1e300]], [3.0, 3.0])
+    assert sum(row["rejected"] for row in strategy.history) == 0.0
+
+
+def test_a_folder_with_constants_is_resumed_where_shapes_are_not_checked(tmp_path):
+    clients = [FakeClient(str(i)) for i in range(3)]
+    run(clients, state_dir=tmp_path / "run")
+    strategy, _, _ = run(clients, rounds=3, state_dir=tmp_path / "run", check_shapes=False)
+    assert len(strategy.history) == 3
+
+
 def test_a_client_measures_the_same_entries_as_the_server():
-    """A mask is not the last layer, and an app has no gradient of it."""
+    """A mask does not begin the last layer, though one behind it is counted, as zeros; an app has no gradient of it."""
     layout = ModelLayout.of(as_record(first()))
     assert layout.last == ("w", "b", "mask")
     found = _gradient({"w": np.ones((2, 3)), "b": np.ones(2)}, layout)

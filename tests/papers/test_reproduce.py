@@ -215,14 +215,15 @@ def test_at_the_larger_scales_the_main_claim_has_six_seeds_and_the_others_three(
         named = [Cell(who, "x", {**RUN, "selector": who}, quantity("final")) for who in ("afl", "oort", "uniform")]
         return [*named, Cell("uniform", "gain", {**RUN, "selector": "uniform"}, gain)]
 
-    study = Study(
-        "t:t", "T", cells, lambda _: [beats("main", ("uniform", "x"), ("oort", "x"))], dict.fromkeys(SCALES, 6)
-    )
+    others = [beats(who, (who, "x"), ("afl", "x")) for who in ("uniform", "oort")]
+    claims = [beats("main", ("uniform", "x"), ("oort", "x")), *others]
+    study, brief = (Study("t:t", "T", cells, lambda _, n=n: claims[:n], dict.fromkeys(SCALES, 6)) for n in (3, 2))
     work = reproduce.plan(study, "desk")
     seeds = {who: [run.seed for run in work.runs() if run.selector == who] for who in ("afl", "oort", "uniform")}
     assert seeds == {"afl": [0, 1, 2], "oort": [*range(6)], "uniform": [*range(6)]}
     assert len(reproduce.plan(study, "desk", 6).runs()) == 18  # who names a number gets it
     assert len(reproduce.plan(study, "laptop").runs()) == 18
+    assert len(reproduce.plan(brief, "desk").runs()) == 18  # six decide a single other claim
     made = reproduce.perform(work, Store(tmp_path / "runs"), keep=tmp_path)
     assert (made["done"], made["wanted"]) == (15, 15)
     assert list({c["row"]: c["values"] for c in made["cells"]}["uniform"]) == ["0", "1", "2"]  # gain, which needs afl

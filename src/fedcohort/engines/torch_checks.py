@@ -57,8 +57,9 @@ def single_samples(model: Modeled, data: ClientData, batch: int) -> str:
 
     Empty where there are none; refused where every batch has one sample.
     """
-    module, sizes = build(recipe_of(model).model), data.train.sizes
-    if rehearse(module, data).trains_one:
+    recipe, sizes = recipe_of(model), data.train.sizes
+    module = build(recipe.model)
+    if rehearse(module, data, lambda: build(recipe.model)).trains_one:
         return ""
     cannot, remedy = f"module {type(module).__name__} cannot be trained on one sample", "GroupNorm instead of BatchNorm"
     check(batch > 1, f"batch_size = {batch}", f"{cannot}, so every client would fail", f"use 2 or more, or {remedy}")

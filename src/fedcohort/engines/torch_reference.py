@@ -137,7 +137,7 @@ class ReferenceEngine:
         self._resident = Resident(self.device)
         self._sum_type = sum_type(self.device)
         self.n_params = self._flat.size
-        self._rehearsed = rehearse(self._flat.module, data, self.device)
+        self._rehearsed = rehearse(self._flat.module, data, lambda: build(self._recipe.model), self.device)
         self.last_layer = self._flat.last_layer(self._rehearsed.last)
 
     def train(self, model: Model, clients: Index, plan: Plan) -> Trained:

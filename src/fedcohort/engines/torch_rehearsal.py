@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,19 +27,30 @@ class Rehearsal:
     answers_one: bool = True  # whether it can be evaluated on one: not with track_running_stats=False either
 
 
-def rehearse(module: nn.Module, data: ClientData, device: str = "cpu") -> Rehearsal:
-    """Run a copy of the module on two samples and on one, in training and in evaluation."""
+def rehearse(module: nn.Module, data: ClientData, again: Callable[[], nn.Module], device: str = "cpu") -> Rehearsal:
+    """Run a copy of the module on two samples and on one, in training and in evaluation.
+
+    `again` makes another one, for modules that cannot be copied (those with torch's old weight_norm, with a lock).
+    """
     rows = data.train.index if data.train.index.size else np.arange(len(data.x))
     if not rows.size:
         return Rehearsal()
     x = torch_package().from_numpy(data.x[np.resize(rows[:2], 2)]).to(device)
     with seeded(device, 0), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            twin = copy.deepcopy(module)
-        except Exception:  # some modules cannot be copied
+        twin = _twin(module, again, device)
+        if twin is None:
             return Rehearsal()
         return Rehearsal(_last_called(twin.eval(), x), _takes_one(twin.train(), x), _takes_one(twin.eval(), x))
+
+
+def _twin(module: nn.Module, again: Callable[[], nn.Module], device: str) -> nn.Module | None:
+    """A module like this one that may be changed; None where a factory only hands out the same object."""
+    try:
+        return copy.deepcopy(module)
+    except Exception:  # a module's own code may raise anything
+        other = again()
+        return None if other is module else other.to(device)
 
 
 def _last_called(module: nn.Module, x: Tensor) -> str | None:

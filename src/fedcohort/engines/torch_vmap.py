@@ -83,6 +83,8 @@ class VmapEngine(ReferenceEngine):
             return "its parameters are not all float32"
         if any(isinstance(m, SeededDropout) for m in module.modules()):
             return "dropout is drawn for every client on its own"
+        if not self._rehearsed.trains_one:
+            return "it cannot be trained on one sample"
         part = self._data.train
         two = np.arange(min(2, part.index.size))
         if not two.size:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedcohort import __version__
-from fedcohort.core.columns import part
+from fedcohort.core.columns import part, prefixed
 from fedcohort.engines.fused.processor import processor
 from fedcohort.engines.trained_model import (
     PARTS,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 CHANGED = "a file or a module that this run names has changed since it was started"
 OnRound = Callable[[dict[str, float]], None]
 DEFAULTS = {"device": "auto", "precision": "float32"}  # left out of `bind`: an own task need not know them
+TENSOR = "tensor."  # prefix of names in the file of constants
 _PACKAGES = ("numpy", "numba", "scipy", "torch")
 
 
@@ -141,16 +142,14 @@ def run(
     if simulation.history.names:
         header["clients"] = list(simulation.history.names)
     trained = _trained(simulation)
-    header["layout"], beside = plain_layout(trained.layout), trained.beside()
-    if beside.names:
-        header["names"] = dict(beside.names)
+    header["layout"], names = plain_layout(trained.layout), trained.beside().names
+    if names:
+        header["names"] = dict(names)
     if simulation.history.notes:
         header["notes"] = simulation.history.notes
     with contextlib.closing(Journal.create(files.journal, header)) as journal:
         write_durably(files.config, config.toml().encode())
         write_durably(files.versions, json.dumps(versions(), indent=2).encode())
-        if beside.constants:
-            _keep_constants(files, beside.constants)
         return _complete(config, simulation, files, journal, on_round)
 
 
@@ -214,9 +213,13 @@ def _deployed(kept: Arrays, layout: Sequence[TensorPlace]) -> Model | None:
     return Model(**{p: np.concatenate(arrays) for p, arrays in found.items() if arrays})
 
 
-def _keep_constants(files: RunFolder, constants: Mapping[str, Any]) -> None:
+def _keep_constants(files: RunFolder, simulation: Simulation) -> None:
+    """Write down what nobody trains, unless it is there: a run may have ended before it was."""
+    if files.constants.exists() or not (constants := _trained(simulation).beside().constants):
+        return
     buffer = io.BytesIO()
-    np.savez(buffer, **constants)
+    named: dict[str, Any] = prefixed(TENSOR, constants)
+    np.savez(buffer, **named)
     write_durably(files.constants, buffer.getvalue())
 
 
@@ -226,7 +229,7 @@ def _constants(files: RunFolder) -> Arrays:
         return {}
     try:
         with np.load(files.constants, allow_pickle=False) as found:
-            return dict(found)
+            return part(dict(found), TENSOR)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):
         remedy = "copy it again from where the run was made"
         raise StoreError(f"file {files.constants}", "it is damaged", remedy) from None
@@ -306,6 +309,7 @@ def _complete(
     config: RunConfig, simulation: Simulation, files: RunFolder, journal: Journal, on_round: OnRound | None
 ) -> RunResult:
     """Run the rounds that are missing, and write what marks a finished run."""
+    _keep_constants(files, simulation)
     simulation.attach(journal, Snapshots(files.snapshots))
     simulation.resume()
     simulation.run(on_round)

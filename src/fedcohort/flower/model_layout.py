@@ -44,7 +44,7 @@ class ModelLayout:
                 "models consist of numbers",
                 "convert it",
             )
-        constants = {k: v for k, v in found.items() if v.dtype.kind == "f" and np.isinf(v).any()}
+        constants = {k: v for k, v in found.items() if v.dtype.kind == "f" and _infinite(v).any()}
         if last_layer is None:
             last_layer = _guess(found, constants)
         for key in last_layer:
@@ -81,17 +81,17 @@ class ModelLayout:
     @property
     def marks(self) -> dict[str, str]:
         """A digest for every array with constants: where they are, and their signs."""
-        found = {k: np.where(np.isinf(v), np.sign(v), 0).astype(np.int8) for k, v in self.constants.items()}
+        found = {k: np.where(_infinite(v), np.sign(v), 0).astype(np.int8) for k, v in self.constants.items()}
         return {k: hashlib.sha256(v.tobytes()).hexdigest()[:16] for k, v in found.items()}
 
     def without_constants(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """The arrays with 0 where constants are, to compute with."""
-        zero = {k: np.where(np.isinf(v), v.dtype.type(0), arrays[k]) for k, v in self.constants.items() if k in arrays}
+        zero = {k: np.where(_infinite(v), v.dtype.type(0), arrays[k]) for k, v in self.constants.items() if k in arrays}
         return {**arrays, **zero}
 
     def with_constants(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """Inverse of :meth:`without_constants`, to send."""
-        whole = {k: np.where(np.isinf(v), v, arrays[k]) for k, v in self.constants.items() if k in arrays}
+        whole = {k: np.where(_infinite(v), v, arrays[k]) for k, v in self.constants.items() if k in arrays}
         return {**arrays, **whole}
 
     def read(self, record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
@@ -107,7 +107,7 @@ class ModelLayout:
             with np.errstate(over="ignore", invalid="ignore"):
                 out[key] = value.astype(self.dtypes[key], copy=False)
         for key, sent in self.constants.items():
-            if (np.isinf(sent) & (out[key] != sent)).any():
+            if (_infinite(sent) & (out[key] != sent)).any():
                 raise Refused(f"constant-changed:{key}")
         return out
 
@@ -131,6 +131,13 @@ class ModelLayout:
                 out[key] = flat[at : at + size].reshape(self.shapes[key]).astype(self.dtypes[key])
                 at += size
         return self.with_constants({key: out[key] for key in self.shapes})
+
+
+def _infinite(array: AnyArray) -> NDArray[np.bool_]:
+    """Where an array is infinite in float32, as the flat model is: -1e300 is a mask, too."""
+    with np.errstate(over="ignore"):
+        found: NDArray[np.bool_] = np.isinf(array.astype(np.float32))
+    return found
 
 
 def refuse_nan(arrays: ArrayRecord) -> None:

@@ -62,11 +62,11 @@ class StudyWork:
 
         Seed by seed. With `main` no others, and as many seeds as a verdict needs.
         """
-        claims = self.study.claims(self.scale)[:1]
-        first = {place for claim in claims for place in (*claim.left, *claim.right)}
+        claims = self.study.claims(self.scale)
+        first = {place for claim in claims[:1] for place in (*claim.left, *claim.right)}
         beside = {cell.place for cell in self.cells if PERFECT_ROW in cell.place and _meets(cell.place, first)}
         rank = {at: 0 if at[0] in first else 1 if at[0] in beside else 2 for at in self.configs}
-        few = self.seeds[: self.others]
+        few = self.seeds[: self.others] if len(claims) > 2 else self.seeds  # a single other claim is not corrected
         ordered = [at for at in self.configs if rank[at] == 0 or at[1] in few]
         if main:
             ordered = [at for at in ordered if rank[at] < 2 and at[1] in self.seeds[:VERDICT_SEEDS]]

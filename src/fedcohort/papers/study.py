@@ -17,7 +17,10 @@ from fedcohort.experiment.perfect_choice import PERFECT
 
 SCALES = ("smoke", "laptop", "desk", "paper")
 SEEDS = {"smoke": 1, "laptop": 6, "desk": 6, "paper": 6}  # by scale: as many as a verdict on the main claim needs
-OTHERS = {"desk": 3, "paper": 3}  # by scale: seeds of other cells, where runs take minutes; six would not decide them
+OTHERS = {
+    "desk": 3,
+    "paper": 3,
+}  # by scale: seeds of other cells, where runs take minutes; see `StudyWork.wanted`
 PERFECT_ROW = "perfect choice"  # the row of a selector that knows the truth
 OURS = "not in the paper: "  # how the words of a claim begin that is our own question
 Place = tuple[str, str]  # row, column

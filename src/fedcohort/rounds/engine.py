@@ -149,7 +149,7 @@ class RoundEngine:
         self._review()
         before, size = whole(self.model), self.model.params.size
         landed, info, fates = self._buffered(rnd, why) if self.policy.buffer_size else self._synchronous(rnd)
-        sent = self.sent.of(landed.version, before)
+        sent = self.sent.of(landed.version, before) if self._needs & REBUILT else before
         landed.signals.update(server_signals(self._needs, landed, sent, size, self.backend))
         self.sent.forget(self.out.rows)
         self._learn(landed, fates, rnd.timed_out)

@@ -85,7 +85,7 @@ class Oort(StatefulSelector[OortState]):
         percentile: where T starts, in percent of the durations; 100 for no penalty.
         pacer_step: rounds between two looks of the pacer [W].
         pacer_delta: by how much the pacer moves T, in percent [Delta].
-        blacklist: clients asked more often than this are not asked again; 0: never.
+        blacklist: clients asked more often than this are not asked again (preset "fedacs": this often); 0: never.
 
     >>> sorted(Oort(explore=0.8).needs)
     ['samples', 'utility']

@@ -15,7 +15,8 @@ from fedcohort.flower.model_layout import ModelLayout, record
 from fedcohort.flower.server.aggregator import GuardedAggregator, Outgoing
 from fedcohort.flower.server.reply_reader import ValidReply
 from fedcohort.flower.train_instructions import CORRECT, CORRECTION, PROX
-from fedcohort.protocols import Aggregated, Aggregation, Method, ModelReader, ServerEvaluator
+from fedcohort.protocols import Aggregated, Aggregation, Method, ServerEvaluator
+from fedcohort.rounds.sent_models import reads_models
 from fedcohort.types import Arrays, Index, Model, Plan, Updates
 
 
@@ -47,7 +48,7 @@ class MethodAggregator(GuardedAggregator):
     @property
     def reads_models(self) -> bool:
         """Whether the method looks at the clients' own models."""
-        return isinstance(self.method, ModelReader) and self.method.reads_models
+        return reads_models(self.method)
 
     def demands(self, model: Model) -> tuple[frozenset[str], frozenset[str]]:
         """Signals and abilities that the method asks clients for, found by preparing a plan for one client."""

@@ -56,9 +56,12 @@ class StateDir:
         self.journal = Journal.open(self.folder.journal, repair=True, lost=partial(_lost, self.folder))
         try:
             found = self.journal.check_version()
+            open_keys = {ARRAYS, METHOD}  # may be missing: in older folders, and with check_shapes=False
+            if not (ARRAYS in header and ARRAYS in found):
+                open_keys.add(CONSTANTS)
             for key in dict.fromkeys((*header, ASYNCHRONOUS, CONSTANTS)):
                 held, now = found.get(key), header.get(key)
-                if held != now and not (key in (ARRAYS, METHOD) and None in (held, now)):  # older folders have none
+                if held != now and not (key in open_keys and None in (held, now)):
                     raise StateMismatch(
                         f"state folder {self.folder.path}", _difference(key, held, now), "use another state_dir"
                     )

@@ -15,6 +15,7 @@ from fedcohort.papers.study import Lookup, Quantity, Value, of_scale
 
 LAST = 10  # rounds behind "stable"
 _SAMPLES = "45,000 images of CIFAR-10, 3,750 per client on average; a tenth is validation data at the server"
+_NO_BLACKLIST = "Oort without its blacklist, which is made for many clients: of twelve, all would come onto it"
 DEPARTURES = {
     "smoke": ("8 x 8 digits, a small perceptron, 6 rounds: it shows that everything runs, and nothing else",),
     "laptop": (
@@ -29,13 +30,14 @@ DEPARTURES = {
         "the PyTorch-tutorial CNN with group normalisation; the summary names no network",
         _SAMPLES,
         "100 rounds, E = 5, lr 0.01 as told; batch 64, momentum 0.9: not stated",
-        "Oort without its blacklist (each of twelve clients would be on it after 20 rounds)",
+        _NO_BLACKLIST,
         "test accuracy in every second round; stable is the mean of the last 10 rounds (not defined in the summary)",
         "gamma = 0.7, tau0 = 1, all weights 1: tau0 of the main runs is not stated",
     ),
     "paper": (
         "ResNet-18 with group normalisation, batch 64, momentum 0.9, no augmentation: not stated",
         _SAMPLES,
+        _NO_BLACKLIST,
         "gamma = 0.7, tau0 = 1, all weights 1: tau0 of the main runs is not stated",
     ),
 }
@@ -52,7 +54,7 @@ def hetero(scale: str, variant: str = "additive", tau0: float = 1.0) -> str:
 
 
 def oort(scale: str) -> str:
-    """Oort; without its blacklist, which is made for many clients: each of twelve would be on it after 20 rounds."""
+    """Oort; without its blacklist, which is made for many clients: of twelve, all would come onto it."""
     return "oort" if scale in ("smoke", "laptop") else "oort(blacklist=0)"
 
 
