@@ -43,8 +43,6 @@ DEPARTURES = {
         "3 local epochs of batches of 32 instead of 5 of 400 (10 steps instead of 25); lr 0.1, "
         "its decay per round and momentum as in the paper and its code, so that it ends at 0.084 (the paper: 0.003)",
         "test set of 3,000; Oort's ban after 8 rounds instead of 100, the same share of all rounds",
-        "Oort's row is from before it admitted a fifth of all clients (it took a fifth of those not banned) and banned "
-        "in the 8th round instead of behind it",
         "means over seeds instead of medians over five",
     ),
     "desk": (
