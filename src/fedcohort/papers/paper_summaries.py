@@ -176,10 +176,10 @@ SUMMARIES: dict[str, PaperSummary] = {
         "more accurate than random choice: at scale desk, with the paper's samples per client, by no less than in the "
         "paper, and sooner. The order of the methods there is the paper's, but for Oort, which is level with FedACS.",
         "No reason is known for the missing lead over Oort; the seeds are few. A pool of the least skewed needs "
-        "clients that share their images: dealt to two clients each, FedACS ran out of data (see the departures at "
-        "scale desk). After some rounds nobody's update agrees with the mean as much as CMFL's threshold asks for; "
-        "then one update is kept in a round (as in the authors' code), and as long as the learning rate is high its "
-        "noise stays in the model.",
+        "clients that share their images: dealt to two clients each, FedACS ended behind, probably for want of data "
+        "(see the departures at scale desk). After some rounds nobody's update agrees with the mean as much as CMFL's "
+        "threshold asks for; then one update is kept in a round (as in the authors' code), and as long as the learning "
+        "rate is high its noise stays in the model.",
         (
             RowDifference("fedacs:table2", "FedACS", "baseline", ("Uniform",)),
             RowDifference("fedacs:table2", "FedACS", "baseline", ("Inverse Pareto",)),
