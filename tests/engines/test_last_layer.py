@@ -52,7 +52,7 @@ class Token(nn.Module):
 
 
 class Uncopied(HeadFirst):
-    """Cannot be copied, so nothing is tried out: the layer that is defined last counts."""
+    """Cannot be copied, so another one is made to try out."""
 
     def __deepcopy__(self, memo):
         raise RuntimeError("there is only one")
@@ -62,7 +62,7 @@ LAST = {
     HeadFirst: ["head.weight", "head.bias"],
     Tied: ["first.weight", "head.bias"],
     Token: ["head.weight", "head.bias"],
-    Uncopied: ["body.weight", "body.bias"],
+    Uncopied: ["head.weight", "head.bias"],
 }
 ENGINES = {"torch_reference": ReferenceEngine, "torch_vmap": VmapEngine, "torch_workers": WorkersEngine}
 

@@ -83,16 +83,15 @@ class VmapEngine(ReferenceEngine):
             return "its parameters are not all float32"
         if any(isinstance(m, SeededDropout) for m in module.modules()):
             return "dropout is drawn for every client on its own"
-        if not self._rehearsed.trains_one:
-            return "it cannot be trained on one sample"
         part = self._data.train
         two = np.arange(min(2, part.index.size))
         if not two.size:
             return ""
         try:
-            return self._rehearsal(*self._batch(part, two))
+            found = self._rehearsal(*self._batch(part, two))
         except Exception as error:
             return f"{type(error).__name__}: {error}".split("\n")[0][:160]
+        return found or ("" if self._rehearsed.trains_one else "it cannot be trained on one sample")
 
     def _rehearsal(self, x: Tensor, y: Tensor) -> str:
         """Two clients with padded batches, once: what does not go, or what would go wrong."""
