@@ -116,7 +116,7 @@ def perform(
 
     def cost() -> dict[str, Any]:
         return {
-            "runs": len(work.runs()),
+            "runs": len(values.asked),
             "run_now": len(missing),
             "wall_seconds": round(time.monotonic() - started, 1),
         }
@@ -140,14 +140,13 @@ def result(work: StudyWork, store: Store) -> dict[str, Any]:
 
 def _measured(work: StudyWork, values: _Values) -> dict[str, Any]:
     study, scale = work.study, work.scale
-    asked = [config.digest() for config in work.runs()]
     found = {
         "study": study.id,
         "title": study.title,
         "scale": scale,
         "seeds": list(work.seeds),
-        "done": sum(values.complete(digest) for digest in asked),
-        "wanted": len(asked),
+        "done": sum(values.complete(digest) for digest in values.asked),
+        "wanted": len(values.asked),
         "made": datetime.now(UTC).date().isoformat(),
         "versions": versions() | {"cores": str(os.cpu_count())},
         "average": study.average,
@@ -175,6 +174,7 @@ class _Values:
         self.folders = {at: same[config][1] for at, config in work.configs.items()}
         for at, digest in self.digests.items():
             self.places.setdefault(digest, []).append(at)
+        self.asked = {self.digests[at] for at in self.wanted}  # the different runs that are wanted
 
     def record(self, place: Place, seed: int) -> RunRecord:
         """What a finished run wrote down; one that still goes on counts as not there."""
