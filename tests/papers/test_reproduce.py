@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +101,7 @@ def test_results_are_written_and_read(done, tmp_path):
 
 def test_what_an_earlier_result_knows_is_kept_where_the_digests_are_the_same(done, tmp_path):
     """The store is empty: numbers come from the file. A run with other rounds is another run."""
-    _, _, found = done
+    found = json.loads(json.dumps(done[2]))
     path = reproduce.save(found, tmp_path)
     empty = Store(tmp_path / "runs")
     again = reproduce.result(reproduce.plan(tiny(), "smoke", None, path), empty)
@@ -188,6 +189,97 @@ def test_a_number_is_unknown_while_the_run_it_is_measured_against_is_missing(tmp
     assert found["claims"][0]["verdict"] == UNKNOWN
     store.obtain(work.configs[("b", "x"), 0])
     assert [list(cell["values"]) for cell in reproduce.result(work, store)["cells"]] == [["0"], ["0"]]
+
+
+def test_what_a_number_is_measured_against_is_run_again_where_only_its_own_number_is_known(tmp_path):
+    """The file knows b's accuracy, the store has a's run only: a's gain over b needs b's run."""
+    other = {**RUN, "selector": "round-robin"}
+    gain = Quantity("gain", lambda mine, others: mine.history.accuracy[-1] - others(("b", "x")).history.accuracy[-1])
+
+    def cells(scale):
+        del scale
+        return [Cell("a", "x", RUN, gain), Cell("b", "x", other, quantity("final"))]
+
+    study = Study("t:t", "T", cells, lambda _: [], SEEDS)
+    whole = reproduce.perform(reproduce.plan(study, "smoke", 1), Store(tmp_path / "whole"), workers=1)
+    del whole["cells"][0]["values"]["0"]
+    file = reproduce.save(whole, tmp_path)
+    work, store = reproduce.plan(study, "smoke", 1, file), Store(tmp_path / "runs")
+    store.obtain(work.configs[("a", "x"), 0])
+    found = reproduce.result(work, store)
+    assert (found["done"], found["wanted"]) == (1, 2)
+    later = reproduce.perform(work, store, workers=1)
+    assert (later["done"], later["cost"]["run_now"]) == (2, 1)
+    assert list(later["cells"][0]["values"]) == ["0"]
+
+
+def gain_study(other: dict) -> Study:
+    """a's gain over b, and b's own accuracy."""
+    gain = Quantity("gain", lambda mine, others: mine.history.accuracy[-1] - others(("b", "x")).history.accuracy[-1])
+
+    def cells(scale):
+        del scale
+        return [
+            Cell("a", "x", RUN, gain),
+            Cell("a", "y", RUN, quantity("final")),
+            Cell("b", "x", other, quantity("final")),
+        ]
+
+    claims = [beats("a's own", ("a", "y"), ("a", "y")), beats("other", ("b", "x"), ("a", "y"))]
+    return Study("t:t", "T", cells, lambda _: claims, SEEDS)
+
+
+def test_a_number_that_was_measured_against_a_run_that_has_changed_is_not_kept(tmp_path):
+    before, after = (gain_study({**RUN, "selector": who}) for who in ("round-robin", "afl"))
+    whole = reproduce.perform(reproduce.plan(before, "smoke", 1), Store(tmp_path / "runs"), workers=1)
+    assert [cell.get("against") for cell in whole["cells"]] == [[("b", "x")], None, None]
+    file, empty = reproduce.save(whole, tmp_path), Store(tmp_path / "empty")
+    same = reproduce.result(reproduce.plan(before, "smoke", 1, file), empty)
+    assert [list(cell["values"]) for cell in same["cells"]] == [["0"], ["0"], ["0"]]
+    assert same["cells"][0]["against"] == [("b", "x")]  # still known where nothing was measured
+    changed = reproduce.result(reproduce.plan(after, "smoke", 1, file), empty)
+    assert [list(cell["values"]) for cell in changed["cells"]] == [[], ["0"], []]
+
+
+def test_for_the_main_claim_nothing_is_run_that_only_other_cells_are_measured_against(tmp_path):
+    work, store = reproduce.plan(gain_study({**RUN, "selector": "afl"}), "smoke", 1), Store(tmp_path)
+    made = reproduce.perform(work, store, workers=1, main=True)
+    assert made["cost"]["run_now"] == 1
+    assert [list(cell["values"]) for cell in made["cells"]] == [[], ["0"], []]
+
+
+def test_a_known_number_needs_no_run_that_it_was_measured_against(tmp_path):
+    study = gain_study({**RUN, "selector": "afl"})
+    whole = reproduce.perform(reproduce.plan(study, "smoke", 1), Store(tmp_path / "whole"), workers=1)
+    work, store = reproduce.plan(study, "smoke", 1, reproduce.save(whole, tmp_path)), Store(tmp_path / "runs")
+    store.obtain(work.configs[("a", "x"), 0])
+    assert reproduce.missing(work, store) == []
+
+
+def test_files_beside_a_result_that_are_none_are_passed_over(done, tmp_path):
+    (tmp_path / "notes-smoke.json").write_text("{}")
+    path = reproduce.save(done[2], tmp_path)
+    assert reproduce.result(reproduce.plan(tiny(), "smoke", None, path), Store(tmp_path / "runs"))["done"] == 8
+
+
+def test_fewer_seeds_than_were_written_down_lose_none(done, tmp_path):
+    _, _, found = done
+    path = reproduce.save(found, tmp_path)
+    again = reproduce.result(reproduce.plan(tiny(), "smoke", 1, path), Store(tmp_path / "runs"))
+    assert [c["values"] for c in again["cells"]] == [c["values"] for c in found["cells"]]
+    assert (again["seeds"], again["done"], again["wanted"]) == ([0, 1], 4, 4)  # asked for: one seed
+
+
+def test_what_another_result_knows_of_the_same_run_is_taken(done, tmp_path):
+    _, _, found = done
+    reproduce.save(found, tmp_path)
+    study = replace(tiny(), id="tiny:other")
+    other = reproduce.plan(study, "smoke", None, reproduce.file_of(study.id, "smoke", tmp_path))
+    taken = reproduce.result(other, Store(tmp_path / "runs"))
+    shared = [c for c in taken["cells"] if c["quantity"] in reproduce.SHARED]
+    assert shared
+    known = {(c["row"], c["column"]): c["values"] for c in found["cells"]}
+    assert all(c["values"] == known[c["row"], c["column"]] for c in shared)
 
 
 def test_runs_of_the_main_claim_come_first_and_can_be_asked_for_alone():

@@ -89,7 +89,7 @@ def _run(
             return found
         found["cost"] = reproduce.load(before).get("cost", {}) if before.exists() else {}
     else:
-        with watched(work.runs(main), store) as bar:
+        with watched(reproduce.missing(work, store, main), store) as bar:
             found = reproduce.perform(work, store, bar.hear, keep=out, main=main, workers=workers)
     path = reproduce.save(found, out)
     Console(stderr=True).print(f"result: {path}")

@@ -4,15 +4,17 @@ The runs go to the store, so an interrupted reproduction continues where it stop
 is data (`results/ID-SCALE.json`): values by seed, intervals, configurations with their digests, claims, departures.
 
 A result may be half done: it is written after every run, says how many of its runs are there, and what it knows of runs
-that the store does not have (any more) is kept where their digests are still those of the study.
+that the store does not have (any more) is kept where their digests are still those of the study. So are seeds that are
+not asked for this time, and what the results beside it know of the same runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +37,8 @@ from fedcohort.registry.lookup import make_method, make_selector, make_task_spec
 from fedcohort.storage.snapshots import write_durably
 
 RESULTS = Path("results")
+SHARED = ("terminal", "best", "early_stop", "final", "drop")  # what results may take from those beside them
+Known = dict[tuple[str, str, Place | None], Value]  # by digest, quantity and place; no place: of one run alone
 _UNKNOWN: Any = object()  # no number yet; None is a number that cannot be had (a target that was not reached)
 _MAKERS: dict[str, Callable[[str], Any]] = {
     "selector": make_selector,
@@ -50,12 +54,14 @@ class StudyWork:
 
     study: Study
     scale: str
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # those asked for, and what an earlier result has beyond them
     cells: tuple[Cell, ...]
     configs: dict[tuple[Place, int], RunConfig]
-    others: int | None = None  # how many of the seeds cells are run for that are not in the main claim; None: all
+    asked: tuple[int, ...] = ()  # the seeds that are run
+    others: int | None = None  # how many of them cells are run for that are not in the main claim; None: all
     errors: dict[str, str] = field(default_factory=dict)  # run id -> why it failed
-    earlier: dict[str, Any] = field(default_factory=dict)  # a result that was written down before
+    known: Known = field(default_factory=dict)  # numbers that were written down before
+    against: dict[Place, list[Place]] = field(default_factory=dict)  # what cells were measured against then
 
     def wanted(self, main: bool = False) -> list[tuple[Place, int]]:
         """Cells and seeds to be run for: those of the main claim, a perfect choice beside it, then the others.
@@ -66,10 +72,10 @@ class StudyWork:
         first = {place for claim in claims[:1] for place in (*claim.left, *claim.right)}
         beside = {cell.place for cell in self.cells if PERFECT_ROW in cell.place and _meets(cell.place, first)}
         rank = {at: 0 if at[0] in first else 1 if at[0] in beside else 2 for at in self.configs}
-        few = self.seeds[: self.others] if len(claims) > 2 else self.seeds  # a single other claim is not corrected
-        ordered = [at for at in self.configs if rank[at] == 0 or at[1] in few]
+        few = self.asked[: self.others] if len(claims) > 2 else self.asked  # a single other claim is not corrected
+        ordered = [at for at in self.configs if at[1] in (self.asked if rank[at] == 0 else few)]
         if main:
-            ordered = [at for at in ordered if rank[at] < 2 and at[1] in self.seeds[:VERDICT_SEEDS]]
+            ordered = [at for at in ordered if rank[at] < 2 and at[1] in self.asked[:VERDICT_SEEDS]]
         return sorted(ordered, key=lambda at: (rank[at], at[1]))
 
     def runs(self, main: bool = False) -> list[RunConfig]:
@@ -88,14 +94,21 @@ def plan(study: Study, scale: str, seeds: int | None = None, earlier: Path | Non
         raise UnknownName.among("scale", scale, SCALES)
     check(seeds is None or seeds >= 1, f"seeds = {seeds}", "it is how many, at least one", "use e.g. --seeds 3")
     cells = tuple(study.cells(scale))
-    numbers = tuple(range(seeds or study.seeds[scale]))
+    before = load(earlier) if earlier is not None and earlier.exists() else {}
+    asked = tuple(range(seeds or study.seeds[scale]))
+    numbers = tuple(sorted({*asked, *before.get("seeds", ())}))
     texts = {c.place: from_mapping(dict(c.run)).canonical() for c in cells}  # the same for every seed
     configs = {(c.place, s): replace(texts[c.place], seed=s) for c in cells for s in numbers}
     for kind, make in _MAKERS.items():
         for text in {getattr(c, kind) for c in configs.values()}:
             make(text)
-    before = load(earlier) if earlier is not None and earlier.exists() else {}
-    return StudyWork(study, scale, numbers, cells, configs, None if seeds else OTHERS.get(scale), earlier=before)
+    known = {} if earlier is None else _beside(earlier.parent, scale)
+    others = None if seeds else OTHERS.get(scale)
+    work = StudyWork(study, scale, numbers, cells, configs, asked, others)
+    work.against = {(c["row"], c["column"]): [(r, k) for r, k in c.get("against", ())] for c in before.get("cells", ())}
+    digests = {config: config.digest() for config in set(configs.values())}
+    work.known = known | _kept(before, {at: digests[config] for at, config in configs.items()})
+    return work
 
 
 def perform(
@@ -112,12 +125,12 @@ def perform(
     """
     started = time.monotonic()
     values = _Values(work, store)
-    missing = values.missing(main)
+    tried: set[str] = set()
 
     def cost() -> dict[str, Any]:
         return {
             "runs": len(values.asked),
-            "run_now": len(missing),
+            "run_now": len(tried),
             "wall_seconds": round(time.monotonic() - started, 1),
         }
 
@@ -129,8 +142,15 @@ def perform(
         if on_event is not None:
             on_event(event)
 
-    run_all(missing, store, heard, **how)
+    while new := [config for config in values.missing(main) if config.digest() not in tried]:
+        tried |= {config.digest() for config in new}
+        run_all(new, store, heard, **how)
     return _measured(work, values) | {"cost": cost()}
+
+
+def missing(work: StudyWork, store: Store, main: bool = False) -> list[RunConfig]:
+    """The runs that `perform` starts with; what they are measured against may come later."""
+    return _Values(work, store).missing(main)
 
 
 def result(work: StudyWork, store: Store) -> dict[str, Any]:
@@ -167,7 +187,8 @@ class _Values:
         self.read: dict[str, RunRecord] = {}
         self.found: dict[tuple[Place, int], Value] = {}  # measured now
         self.wanted = set(work.wanted())
-        self.kept = _kept(work.earlier)  # measured before, by digest, quantity and place
+        self.lacking: set[tuple[Place, int]] = set()  # runs that others are measured against, not in the store
+        self.against = {place: set(others) for place, others in work.against.items()}
         self.places: dict[str, list[tuple[Place, int]]] = {}  # by digest: the cells that a run is for
         same = {config: (config.digest(), store.folder(config)) for config in set(work.configs.values())}
         self.digests = {at: same[config][0] for at, config in work.configs.items()}
@@ -189,14 +210,18 @@ class _Values:
         """Whether the store has the run."""
         return self.store.state(self.work.configs[place, seed], self.folders[place, seed]) == "finished"
 
-    def complete(self, digest: str) -> bool:
-        """Whether every wanted cell of this run has its number, or can have it from the store."""
-        places = [at for at in self.places[digest] if at in self.wanted]
-        return self.finished(*places[0]) or all(self._earlier(*at) is not _UNKNOWN for at in places)
+    def complete(self, digest: str, among: Collection[tuple[Place, int]] | None = None) -> bool:
+        """Whether every wanted cell of this run (among these) has its number."""
+        places = (at for at in self.places[digest] if at in (self.wanted if among is None else among))
+        return all(self._value(*at) is not _UNKNOWN for at in places)
 
     def missing(self, main: bool = False) -> list[RunConfig]:
-        """The runs that are to be done, in their order."""
-        return [config for config in self.work.runs(main) if not self.complete(config.digest())]
+        """The runs that are to be done, in their order: those without a number, then what they are measured against."""
+        self.lacking.clear()
+        among = set(self.work.wanted(main))
+        open_runs = [config for config in self.work.runs(main) if not self.complete(config.digest(), among)]
+        against = [self.work.configs[at] for at in sorted(self.lacking)]
+        return [c for c in dict.fromkeys((*open_runs, *against)) if self.store.state(c) != "finished"]
 
     def of(self, place: Place) -> dict[int, Value]:
         """By seed; a run that is not there has no entry, one that did not reach its target has None."""
@@ -211,33 +236,62 @@ class _Values:
         if (place, seed) not in self.found:
             if not self.finished(place, seed):
                 return self._earlier(place, seed)
-            value = self._measure(self.by_place[place], seed)
+            value, lacking = self._measure(self.by_place[place], seed)
             if value is _UNKNOWN:  # the run it is measured against is known from before only, or not there yet
-                return self._earlier(place, seed)
+                known = self._earlier(place, seed)
+                self.lacking |= lacking if known is _UNKNOWN else set()
+                return known
             self.found[place, seed] = value
         return self.found[place, seed]
 
     def _earlier(self, place: Place, seed: int) -> Any:
         """What an earlier result has for this cell and seed, if its run is the same to the digest."""
         quantity, digest = self.by_place[place].quantity, self.digests[place, seed]
-        known = self.kept.get((digest, quantity.name, place), _UNKNOWN)
+        known = self.work.known.get((digest, quantity.name, place), _UNKNOWN)
         if known is _UNKNOWN and quantity.alone:
-            known = self.kept.get((digest, quantity.name, None), _UNKNOWN)
+            known = self.work.known.get((digest, quantity.name, None), _UNKNOWN)
         return known
 
-    def _measure(self, cell: Cell, seed: int) -> Any:
+    def _measure(self, cell: Cell, seed: int) -> tuple[Any, set[tuple[Place, int]]]:
+        """The number, and the runs that it is measured against and that are not there."""
+        lacking: set[tuple[Place, int]] = set()
+
+        def against(place: Place) -> RunRecord:
+            self.against.setdefault(cell.place, set()).add(place)
+            if not self.finished(place, seed):
+                lacking.add((place, seed))
+            return self.record(place, seed)
+
         try:
-            value = cell.quantity.compute(self.record(cell.place, seed), lambda other: self.record(other, seed))
-        except StoreError:  # the run it is measured against is not there
-            return _UNKNOWN
-        return None if value is None else float(value) * cell.quantity.factor
+            value = cell.quantity.compute(self.record(cell.place, seed), against)
+        except StoreError:
+            return _UNKNOWN, lacking
+        return None if value is None else float(value) * cell.quantity.factor, lacking
 
 
-def _kept(earlier: Mapping[str, Any]) -> dict[tuple[str, str, Place | None], Value]:
-    """The numbers of an earlier result: by digest, quantity and place, and without a place for those of one run."""
-    found: dict[tuple[str, str, Place | None], Value] = {}
-    for cell in earlier.get("cells", ()):
+def _beside(folder: Path, scale: str) -> Known:
+    """What all results of a scale know of single runs; other files are passed over."""
+    found: Known = {}
+    for path in sorted(folder.glob(f"*-{scale}.json")):
+        with contextlib.suppress(ConfigError):
+            kept = _kept(load(path))
+            found |= {key: value for key, value in kept.items() if key[1] in SHARED and key[2] is None}
+    return found
+
+
+def _kept(earlier: Mapping[str, Any], now: Mapping[tuple[Place, int], str] | None = None) -> Known:
+    """The numbers of an earlier result: by digest, quantity and place, and without a place for those of one run.
+
+    With `now`, the digests of today, numbers that were measured against a run that has changed are left out.
+    """
+    cells = earlier.get("cells", ())
+    then = {((c["row"], c["column"]), int(s)): digest for c in cells for s, digest in c["digests"].items()}
+    found: Known = {}
+    for cell in cells:
+        others = [(row, column) for row, column in cell.get("against", ())]
         for seed, value in cell["values"].items():
+            if now is not None and any(now.get((o, int(seed))) != then.get((o, int(seed))) for o in others):
+                continue
             digest = cell["digests"].get(seed, "")
             for place in ((cell["row"], cell["column"]), None):
                 found[digest, cell["quantity"], place] = value
@@ -263,6 +317,7 @@ def _cell(work: StudyWork, cell: Cell, values: _Values) -> dict[str, Any]:
         "values": {str(seed): value for seed, value in found.items()},
         "config": {k: v for k, v in first.to_dict().items() if k != "seed"},
         "digests": {str(seed): values.digests[cell.place, seed] for seed in work.seeds},
+        **({"against": sorted(against)} if (against := values.against.get(cell.place)) else {}),
     }
 
 
