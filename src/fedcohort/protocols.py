@@ -1,4 +1,7 @@
-"""What a selector, a method, a world, a task and an evaluator promise. Nothing here runs."""
+"""What a selector, a method, a world, a task and an evaluator promise. Nothing here runs.
+
+What some selectors and methods promise beside that is in `optional_protocols.py`, and has its names here too.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.optional_protocols import Exempting as Exempting
+from fedcohort.optional_protocols import Frugal as Frugal
+from fedcohort.optional_protocols import ModelReader as ModelReader
+from fedcohort.optional_protocols import Prober as Prober
+from fedcohort.optional_protocols import ProfileReader as ProfileReader
+from fedcohort.optional_protocols import ScoreReader as ScoreReader
+from fedcohort.optional_protocols import SignalLearner as SignalLearner
 from fedcohort.types import (
     Arrays,
     Cohort,
@@ -62,78 +72,6 @@ class Selector(Protocol):
 
     def load_state_dict(self, arrays: Mapping[str, NDArray[Any]], /) -> None:
         """Inverse of :meth:`state_dict`; refuses what does not fit."""
-        ...
-
-
-@runtime_checkable
-class Prober(Protocol):
-    """A selector that asks some clients a cheap question before it chooses, and pays for it.
-
-    >>> from fedcohort.selectors import PowerOfChoice, Uniform
-    >>> isinstance(PowerOfChoice(), Prober), isinstance(Uniform(), Prober)
-    (True, False)
-    """
-
-    def probe(self, rnd: Round, rng: np.random.Generator, /) -> Index:
-        """Whom to probe this round; the answers arrive in `Round.probed`."""
-        ...
-
-
-@runtime_checkable
-class ScoreReader(Protocol):
-    """Optional, for selectors: learns from `RoundResult.score`. A session warns once where a round has none.
-
-    >>> from fedcohort.selectors import FlashRL, Uniform
-    >>> FlashRL().reads_score, Uniform().reads_score
-    (True, False)
-    """
-
-    @property
-    def reads_score(self) -> bool:
-        """Whether it does. Usually a class attribute."""
-        ...
-
-
-@runtime_checkable
-class SignalLearner(Protocol):
-    """Optional, for selectors: learns nothing without these signals. A session warns once where a round has none.
-
-    >>> from fedcohort.selectors import Flash
-    >>> list(Flash(refresh="none").learns_only_from)
-    ['model_gain']
-    """
-
-    @property
-    def learns_only_from(self) -> Mapping[str, str]:
-        """Signal -> what to do where there is none of it."""
-        ...
-
-
-@runtime_checkable
-class Exempting(Protocol):
-    """Optional, for selectors and methods: names the clauses of the contract kit that cannot hold for it."""
-
-    @property
-    def exempt(self) -> Mapping[str, str]:
-        """Clause -> why it does not apply."""
-        ...
-
-
-@runtime_checkable
-class ModelReader(Protocol):
-    """Optional, for methods: looks at the clients' own models, not only at their updates.
-
-    In asynchronous rounds such a method finds the parameters that each update was computed on in
-    `Updates.extras["sent"]` (m, p): the model that it is given has moved since. In synchronous rounds it is that model.
-
-    >>> from fedcohort.methods import FedAvg, FedCA
-    >>> FedCA().reads_models, FedAvg().reads_models
-    (True, False)
-    """
-
-    @property
-    def reads_models(self) -> bool:
-        """Whether it does. Usually a class attribute."""
         ...
 
 

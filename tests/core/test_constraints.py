@@ -22,6 +22,7 @@ from fedcohort.core.constraints import (
     NotNegative,
     Positive,
     Share,
+    Text,
     counted,
 )
 from fedcohort.errors import BadParameter, check_fields, checked
@@ -178,6 +179,12 @@ def test_a_word_with_a_count():
 )
 def test_without_a_default_the_remedy_comes_from_the_rule(constraint, remedy):
     assert Declared(None, False, constraint, Parameter.empty).remedy() == remedy
+
+
+def test_an_empty_text_is_not_given_as_an_example():
+    assert Declared(str, False, None, "").problem("about", 3) == ("about = 3", "it must be a text", "leave it out")
+    assert Declared(str, False, Text("0:all"), "").problem("sizes", [0])[1:] == ("it must be a text", "use e.g. 0:all")
+    assert Declared(str, False, Text("0:all"), "").problem("sizes", "") is None
 
 
 def test_a_long_value_is_cut():

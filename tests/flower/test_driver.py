@@ -25,8 +25,10 @@ from fedcohort.errors import (
 )
 from fedcohort.flower import CohortStrategy, wire
 from fedcohort.methods.fedca import FedCA
+from fedcohort.rounds.history import read_history
 from fedcohort.selectors.uniform import Uniform
 from fedcohort.selectors.wrappers import CoolDown
+from fedcohort.storage.journal import Journal
 from fedcohort.testing import LinearEvaluator
 from fedcohort.types import Cohort
 
@@ -550,6 +552,21 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     assert not [m for m in again.pushed if m.metadata.message_type == "train"]
     longer = start(resumable(tmp_path, again), again, rounds=4)
     assert sorted(longer.train_metrics_clientapp) == [1, 2, 3, 4]
+
+
+def test_what_the_rounds_lack_is_in_the_journal_once_also_where_a_run_is_continued(tmp_path, recwarn):
+    """Nobody measures a score here. The second start goes on where the first has ended, and has nothing new to say."""
+
+    class Reader(Uniform):
+        reads_score = True
+
+    for rounds in (2, 4):
+        recwarn.clear()
+        grid = FakeGrid(clients_of())
+        start(make(grid, selector=Reader(), state_dir=tmp_path), grid, rounds=rounds)
+        assert len([w for w in recwarn if "has no score" in str(w.message)]) == (rounds == 2)
+        (note,) = read_history(Journal.read(tmp_path / "journal.db")).notes
+        assert note.startswith("round 0 has no score, and Reader learns from it")
 
 
 def test_another_runs_folder_is_refused(tmp_path):

@@ -146,3 +146,8 @@ def test_a_schedule_that_is_none_is_refused(text):
 def test_a_schedule_and_an_early_close_do_not_go_together():
     with pytest.raises(BadParameter, match="closes at the size it has"):
         RoundPolicy(size_schedule="0:all", close_after=3)
+
+
+def test_a_schedule_that_is_not_a_text_is_answered_with_one_that_is():
+    with pytest.raises(BadParameter, match=r"it must be a text; use e\.g\. '0:all, 1:10'"):
+        RoundPolicy(size_schedule=[[0, "all"], [1, 10]])

@@ -20,6 +20,7 @@ from fedcohort.errors import (
     UndeclaredSignal,
 )
 from fedcohort.registry import make_selector
+from fedcohort.rounds.history import read_history
 from fedcohort.rounds.replay import Known, replay
 from fedcohort.rounds.session import Session
 from fedcohort.selectors.oort import Oort
@@ -160,7 +161,30 @@ def test_needs_are_checked_before_the_first_round():
         Session(Oort(), cohort_size=1, seed=0, provides=frozenset({"samples"}))
     with pytest.raises(MissingSignal, match=r"label_histogram.*P3"):
         Session(Fixed([0], needs={"label_histogram"}), cohort_size=1, seed=0)
+    with pytest.raises(MissingSignal, match="nobody provides"):
+        Session(Oort(), cohort_size=1, seed=0, provides=frozenset())
     Session(Fixed([0], needs={"label_histogram"}), cohort_size=1, seed=0, max_privacy="P3")
+
+
+@pytest.mark.parametrize(
+    ("selector", "level", "remedy"),
+    [
+        ("flash", "P1", "use preset='robust', or allow it with"),
+        ("cool-down(inner='flash')", "P1", "use preset='robust', or allow it with"),
+        ("flash(refresh='none')", "P1", "use reward='improvement', refresh='selected', or allow it with"),
+        ("restless-bandit(reward='model')", "P1", "use reward='improvement', or allow it with"),
+        ("flash", "P0", "is allowed here; allow it with"),  # what that preset reads is not allowed either
+        ("fedacs", "P1", "is allowed here; allow it with"),
+    ],
+)
+def test_a_refused_selector_names_the_arguments_with_which_it_would_do(selector, level, remedy):
+    with pytest.raises(MissingSignal) as refusal:
+        Session(make_selector(selector), cohort_size=1, seed=0, max_privacy=level)
+    assert remedy in str(refusal.value)
+    if remedy.startswith("use "):
+        name = selector.partition("(")[0] if "inner" not in selector else "flash"
+        arguments = remedy.removeprefix("use ").partition(", or")[0]
+        Session(make_selector(f"{name}({arguments})"), cohort_size=1, seed=0, max_privacy=level)
 
 
 def test_probes_are_asked_answered_and_checked():
@@ -360,13 +384,13 @@ def test_a_selector_that_learns_from_scores_is_told_once_that_there_are_none(rec
     assert not make_selector("favor(mode='pretrained')").reads_score
 
 
-def test_a_selector_is_told_once_that_there_is_none_of_the_only_signal_that_it_learns_from(recwarn):
+def test_a_selector_says_once_that_there_is_none_of_a_signal_that_it_learns_from(recwarn):
     warnings.simplefilter("always")
 
     def told(*gains, outcome=Outcome.OK):
         recwarn.clear()
-        selector = Fixed([0])
-        selector.learns_only_from = {"model_gain": "measure it"}
+        selector = Fixed([0], ["model_gain"])
+        selector.learns_from = {"model_gain": "learns from nothing else: measure it"}
         session = Session(selector, cohort_size=1, seed=0)
         for i, gain in enumerate(gains):
             session.ask(np.arange(2))
@@ -378,3 +402,28 @@ def test_a_selector_is_told_once_that_there_is_none_of_the_only_signal_that_it_l
     said = "round 0 brings no 'model_gain', and Fixed learns from nothing else: measure it."
     assert told(nan, nan) == told(None, None) == [said]
     assert told(0.1, nan) == told(nan, nan, outcome=Outcome.FAILED) == []
+
+
+@pytest.mark.parametrize("first", [float("nan"), 0.1])
+def test_what_was_missing_is_in_the_journal_and_known_to_a_session_that_goes_on(tmp_path, recwarn, first):
+    """Both sessions end with the same notes; the second is loaded behind round 0, which settled what is to be said."""
+    notes = []
+    journal = Journal.create(tmp_path / "journal.db", {})
+    for start in (0, 1):
+        selector = Fixed([0], ["model_gain"])
+        selector.reads_score, selector.learns_from = True, {"model_gain": "learns from nothing else: measure it"}
+        session = Session(selector, cohort_size=1, seed=0, journal=journal)
+        session.load_state_dict({"index": np.array(start)})
+        recwarn.clear()
+        for i in range(start, 3):
+            session.ask(np.arange(2))
+            gain = first if i == 0 else np.nan
+            session.tell(replace(result(i, [0], model_gain=[gain]), score=gain))
+        notes.append(session.notes)
+        if start == 1 and np.isnan(first):
+            assert not [w for w in recwarn if issubclass(w.category, RunWarning)]
+    session.close({"ended": "by hand", "notes": ["something else"]})
+    assert notes[0] == notes[1]
+    said = ["round 0 has no score", "round 0 brings no 'model_gain'"] if np.isnan(first) else ["round 1 has no score"]
+    assert [text.partition(",")[0] for text in notes[0]] == said
+    assert read_history(journal).notes == [*notes[0], "something else"]

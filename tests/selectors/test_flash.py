@@ -258,7 +258,8 @@ def test_bad_values_are_refused(options):
 
 
 @pytest.mark.parametrize(
-    ("preset", "low", "high"), [("literal", -0.2, 0.1), ("paper_scaled", 0.65, 1.0), ("robust", 0.65, 1.0)]
+    ("preset", "low", "high"),
+    [("literal", -0.2, 0.1), ("paper_scaled", 0.65, 1.0), ("robust", 0.65, 1.0), ("model", 0.65, 1.0)],
 )
 def test_semibandit(preset, low, high):
     """Section 1.7-A in short (2 of 40 seeds): the printed scales choose blindly, the scaled ones do not."""
@@ -330,20 +331,25 @@ def test_without_validation_data_the_fall_of_the_own_loss_is_paid():
 @pytest.mark.parametrize(
     "name", ["flash({})", "neural-bandit(reward='model', {})", "restless-bandit(reward='model', {})"]
 )
-def test_without_validation_data_and_probes_a_run_says_that_nothing_is_learned(name, recwarn):
+def test_without_validation_data_a_run_says_once_what_is_learned_instead_or_that_nothing_is(name, recwarn):
     warnings.simplefilter("always")
 
     def warned(refresh, task, wrapper="{}"):
         recwarn.clear()
         selector = wrapper.format(name.format(f"refresh='{refresh}'"))
-        build(from_mapping({"selector": selector, "task": task, "rounds": 2, "cohort_size": 3})).run()
-        return [str(w.message) for w in recwarn if "model_gain" in str(w.message)]
+        history = build(from_mapping({"selector": selector, "task": task, "rounds": 2, "cohort_size": 3})).run()
+        said = [str(w.message) for w in recwarn if "model_gain" in str(w.message)]
+        assert said == [text for text in history.notes if "model_gain" in text]
+        return said
 
     (words,) = warned("none", "digits-softmax(validation=0.0)")
     assert words.startswith("round 0 brings no 'model_gain'")
     assert words.endswith("give the server validation data, or probe clients with refresh='selected'.")
     assert len(warned("none", "digits-softmax(validation=0.0)", 'cool-down(inner="{}")')) == 1
-    assert warned("none", "digits-softmax") == warned("selected", "digits-softmax(validation=0.0)") == []
+    (words,) = warned("selected", "digits-softmax(validation=0.0)")
+    assert " learns from the fall of clients' own losses instead: " in words
+    assert words.endswith("or say so with reward='improvement'.")
+    assert warned("none", "digits-softmax") == warned("selected", "digits-softmax") == []
 
 
 def skewed_share(selector, seed):

@@ -97,3 +97,22 @@ def test_a_warning_reaches_python_the_history_and_the_journal(tmp_path):
     assert read(tmp_path / "run").history.notes == made.notes
     with pytest.warns(RunWarning):
         assert resume(tmp_path / "run").history.notes == made.notes
+
+
+@pytest.mark.parametrize("selector", ["flash", "flash-rl"])
+def test_what_the_first_round_lacks_is_kept_also_over_an_interruption(tmp_path, selector):
+    """No validation data, so nothing for FLASH's reward and no score; told of round 0 whoever finishes the run."""
+    config = RunConfig(selector=selector, task="digits-softmax(validation=0.0)", rounds=6, cohort_size=3)
+    with pytest.warns(RunWarning, match="round 0 "):
+        whole = run(config).history
+
+    def interrupt(row):
+        if row["round"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.warns(RunWarning, match="round 0 "), pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "run", interrupt)
+    again = resume(tmp_path / "run").history
+    assert again.rows == whole.rows
+    assert again.notes == whole.notes == read(tmp_path / "run").history.notes
+    assert [text[:8] for text in whole.notes] == ["round 0 "]

@@ -144,7 +144,22 @@ class Entries:
         return f"it must have {len(each)} entries: {', '.join(each)}"
 
 
-Constraint = Interval | Choice | Either | Entries
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text. `example` is what the remedy proposes, where the default is empty."""
+
+    example: str
+
+    def holds(self, value: Any) -> bool:
+        """Whether it is a text."""
+        return isinstance(value, str)
+
+    def rule(self) -> str:
+        """The rule as part of a sentence."""
+        return f"it must be {KINDS[str][1]}"
+
+
+Constraint = Interval | Choice | Either | Entries | Text
 Finite = Annotated[float, Interval(ends="()")]
 Share = Annotated[float, Interval(0, 1)]
 Factor = Annotated[float, Interval(0, 1, ends="(]")]  # a share or a decay of which 0 makes no sense
@@ -194,7 +209,7 @@ class Declared:
             example = self.constraint.options[0]
         if example is None and isinstance(self.constraint, Interval) and math.isfinite(self.constraint.low):
             example = _number(self.constraint.low + (self.constraint.ends[0] == "("))
-        return "leave it out" if example is None else f"use e.g. {example}"
+        return "leave it out" if example is None or example == "" else f"use e.g. {example}"
 
 
 @cache

@@ -133,7 +133,7 @@ def read_history(journal: JournalReader, population: int | None = None, upto: in
     Without `population` it is what the newest of these cohorts was chosen from.
     """
     history = History(population or 0)
-    history.notes += journal.header.get("notes", [])
+    at_the_end: list[str] = []  # of the newest end: a deployment can be continued, and says all of it again
     history.names = client_names(journal)
     for record in journal.records():
         if record.kind == "ask" and population is None:
@@ -141,7 +141,7 @@ def read_history(journal: JournalReader, population: int | None = None, upto: in
         if record.kind == "close":
             meta = record.unpack()[1]
             history.ended = str(meta.get("ended", ""))
-            history.notes += meta.get("notes", []) if upto is None else []
+            at_the_end = meta.get("notes", []) if upto is None else []
         if record.kind != "tell":
             continue
         if upto is not None and record.round >= upto:
@@ -149,6 +149,7 @@ def read_history(journal: JournalReader, population: int | None = None, upto: in
         arrays, meta = record.unpack()
         used = arrays["clients"][arrays["outcome"] == Outcome.OK]
         history.append(meta["metrics"], arrays["clients"], {int(k): v for k, v in meta["reasons"].items()}, used)
+    history.notes = [*journal.header.get("notes", []), *at_the_end]
     return history
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any
 
-from fedcohort.core.constraints import Choice, Count, CountOrZero, Either, Interval, NotNegative, Share
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Either, Interval, NotNegative, Share, Text
 from fedcohort.errors import check, check_fields
 from fedcohort.signals import PRIVACY_LEVELS
 
@@ -21,6 +21,7 @@ EVERYBODY = "all"  # in a schedule of sizes
 OverSelect = Annotated[float | str, Either(Interval(1, ends="[)", example=1.3), Choice(ADAPTIVE))]
 Privacy = Annotated[str, Choice(*PRIVACY_LEVELS)]
 Seconds = Annotated[float, Interval(0, ends="(]", example=300.0)]
+Sizes = Annotated[str, Text("'0:all, 1:10'")]
 
 
 def setting(default: Any, about: str) -> Any:
@@ -48,7 +49,7 @@ class RoundPolicy:
     wait_for_slow: Share = setting(0.0, "share of those asked beyond close_after that a round still waits for")
     use_floor: Share = setting(0.0, "clients used in less than this share of their asks are waited for")
     weight_by_use: Share = setting(0.0, "weights are divided by the probability of being used to this power")
-    size_schedule: str = setting("", "cohort sizes from given rounds on [M_t], e.g. '0:all, 1:10' ('': cohort_size)")
+    size_schedule: Sizes = setting("", "cohort sizes from given rounds on [M_t], e.g. '0:all, 1:10' ('': cohort_size)")
 
     def __post_init__(self) -> None:
         check_fields(self)

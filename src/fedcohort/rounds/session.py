@@ -18,6 +18,7 @@ again, and are not written twice: going on after a crash is doing the lost round
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,11 +36,13 @@ from fedcohort.errors import (
     JournalDamaged,
     MissingSignal,
     OutOfTurn,
+    RunWarning,
     StateMismatch,
     check,
     checked,
 )
-from fedcohort.protocols import Prober, ScoreReader, Selector, SignalLearner
+from fedcohort.protocols import Prober, Selector
+from fedcohort.rounds.missing_news import MissingNews
 from fedcohort.rounds.policy import Privacy
 from fedcohort.rounds.session_checks import (
     ask_size,
@@ -50,8 +53,6 @@ from fedcohort.rounds.session_checks import (
     profile_columns,
     result_arrays,
     slots_of,
-    without_score,
-    without_signals,
 )
 from fedcohort.storage.journal import Journal
 from fedcohort.types import Array, Arrays, Cohort, Index, Probed, Round, RoundResult, Signals
@@ -89,9 +90,7 @@ class Session:
     ) -> None:
         self.selector, self.cohort_size, self.seed, self.journal = selector, cohort_size, seed, journal
         self.index, self._observed = 0, -1
-        self._noted = not (isinstance(selector, ScoreReader) and selector.reads_score)  # that a round has no score
-        known = selector.learns_only_from if isinstance(selector, SignalLearner) else {}
-        self._unseen = dict(known)  # signals that no round has brought yet
+        self._news = MissingNews(selector)
         self._asked: Round | None = None
         self.asynchronous = asynchronous
         self._out: Index = np.empty(0, np.int64)  # dispatched and not told yet
@@ -108,6 +107,11 @@ class Session:
     def asked(self) -> Round | None:
         """The round that was asked for and not told yet."""
         return self._asked
+
+    @property
+    def notes(self) -> list[str]:
+        """What the selector learns from and was not told; each was a RunWarning, and `close` writes them down."""
+        return list(self._news.notes)
 
     @property
     def out(self) -> Index:
@@ -158,14 +162,14 @@ class Session:
         assert self._asked is not None
         result = result_arrays(result)
         check_result(result, self.index, self._out, all_of_them=not self.asynchronous)
-        self._noted = self._noted or without_score(self.selector, result)
-        without_signals(self.selector, result, self._unseen)
         ordered = _ordered(result, self.selector.needs, self._asked.probed)
         why = {str(client): reason for client, reason in (reasons or {}).items()}
         meta = {"score": _json(result.score), "metrics": dict(metrics or {}), "reasons": why}
         arrays = {name: column.copy() for name, column in _tell_arrays(ordered).items()}
         if self._observed < self.index:  # not again where it was the journal that failed
             self._observe(ordered)
+        for text in self._news.look(self.index, ordered.score, ordered.ok, ordered.signals.columns()):
+            warnings.warn(text, RunWarning, stacklevel=2)
         self._write("tell", arrays, meta)
         self._asked, self._out = None, np.setdiff1d(self._out, result.clients)
         self.index += 1
@@ -189,7 +193,9 @@ class Session:
         """No more rounds. The journal says so, with whatever `more` is to be known; it stays readable."""
         if not self._closed:
             if self._asked is None:
-                self._write("close", {}, {"rounds": self.index, **(more or {})})
+                notes = [*self.notes, *(more or {}).get("notes", [])]
+                said = {**(more or {}), **({"notes": notes} if notes else {})}
+                self._write("close", {}, {"rounds": self.index, **said})
             self._closed = True
 
     def state_dict(self) -> Arrays:
@@ -211,6 +217,8 @@ class Session:
         self.index, self._asked = int(arrays["index"]), None
         self._observed = self.index - 1
         self._out = np.asarray(arrays["out"], np.int64).copy() if self.asynchronous else np.empty(0, np.int64)
+        self._news = MissingNews(self.selector)
+        self._news.recall(self.journal, self.index)
 
     def _probed(self, rnd: Round, probe: Probe | None) -> Round:
         assert isinstance(self.selector, Prober)

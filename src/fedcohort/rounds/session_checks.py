@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,12 +16,11 @@ from fedcohort.errors import (
     ContractError,
     MissingSignal,
     OutOfTurn,
-    RunWarning,
     check,
     check_object,
     shown,
 )
-from fedcohort.protocols import Selector
+from fedcohort.protocols import Frugal, Selector
 from fedcohort.types import Arrays, Cohort, Index, Outcome, Round, RoundResult, Signals
 
 
@@ -43,51 +41,32 @@ def check_selector(selector: Any) -> None:
     )
 
 
-def without_score(selector: Selector, result: RoundResult) -> bool:
-    """Warn where a selector that learns from the score of a round is told none; whether it did."""
-    missing = bool(np.isnan(result.score))
-    if missing:
-        warnings.warn(
-            f"round {result.index} has no score, and {type(selector).__name__} learns from it: measure the accuracy on "
-            "validation data, or name what is measured with score=NAME (RoundResult.score; in Flower an evaluate_fn).",
-            RunWarning,
-            stacklevel=3,
-        )
-    return missing
-
-
-def without_signals(selector: Selector, result: RoundResult, unseen: dict[str, str]) -> None:
-    """Warn where a selector learns from one signal only and is told none of it. Names that are settled leave `unseen`.
-
-    One round with the signal is enough: it can be had, and later gaps are of single clients.
-    """
-    for name, remedy in list(unseen.items()):
-        told = np.asarray(result.signals[name])[result.ok] if name in result.signals else np.empty(0)
-        if np.isfinite(told).any():
-            del unseen[name]
-        elif result.ok.any():
-            del unseen[name]
-            text = f"round {result.index} brings no {name!r}, and {type(selector).__name__} learns from nothing else: "
-            warnings.warn(f"{text}{remedy}.", RunWarning, stacklevel=3)
-
-
 def check_needs(selector: Selector, provides: frozenset[str] | None, level: int) -> None:
     """Every signal that the selector reads can be had, up to this privacy level."""
-    name = type(selector).__name__
-    for signal in sorted(selector.needs):
-        known = catalogue.get(signal)
-        if known.privacy > level:
-            raise MissingSignal(
-                f"selector {name} reads {signal!r} (privacy P{known.privacy})",
-                f"at most P{level} is allowed here",
-                f"allow it with max_privacy='P{known.privacy}' or choose another selector",
-            )
-        if provides is not None and signal not in provides:
-            raise MissingSignal(
-                f"selector {name} reads {signal!r}",
-                "nobody provides this signal here",
-                "choose another task or selector",
-            )
+    privacy = {signal: catalogue.get(signal).privacy for signal in sorted(selector.needs)}
+    missing = selector.needs - provides if provides is not None else frozenset()
+    refused = [signal for signal in privacy if privacy[signal] > level or signal in missing]
+    if not refused:
+        return
+    name, first, less = type(selector).__name__, refused[0], _reading_less(selector, refused)
+    if privacy[first] > level:
+        raise MissingSignal(
+            f"selector {name} reads {first!r} (privacy P{privacy[first]})",
+            f"at most P{level} is allowed here",
+            f"{less}allow it with max_privacy='P{privacy[first]}' or choose another selector",
+        )
+    raise MissingSignal(
+        f"selector {name} reads {first!r}",
+        "nobody provides this signal here",
+        f"{less}choose another task or selector",
+    )
+
+
+def _reading_less(selector: Selector, refused: list[str]) -> str:
+    """The arguments with which none of these signals is read, as the beginning of a remedy, where there are such."""
+    known = selector.does_without if isinstance(selector, Frugal) else {}
+    needed = dict.fromkeys(known[signal] for signal in refused) if set(refused) <= set(known) else {}
+    return f"use {', '.join(needed)}, or " if needed else ""
 
 
 def slots_of(slots: ArrayLike, what: str = "available") -> Index:

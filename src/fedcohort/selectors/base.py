@@ -53,7 +53,8 @@ class StatefulSelector(ABC, Generic[S]):
     needs: frozenset[str] = frozenset()  # the signals it reads: a promise and a privacy statement
     exempt: Mapping[str, str] = MappingProxyType({})  # clause of testing.SelectorContract -> why it cannot hold
     reads_score: bool = False  # whether it learns from `RoundResult.score`: a session warns where there is none
-    learns_only_from: Mapping[str, str] = MappingProxyType({})  # signal -> remedy, told where a session has none of it
+    learns_from: Mapping[str, str] = MappingProxyType({})  # signal -> what it does where a session has none of it
+    does_without: Mapping[str, str] = MappingProxyType({})  # signal -> arguments with which it is not read
     nested: tuple[str, ...] = ()  # attributes that are selectors with a state of their own
     _table: type[Table] = NoState
 

@@ -32,7 +32,8 @@ Departures from the paper
     * V is X'X (d x d), not XX'. Rewards are per client; scope="global" is Alg. 1, line 20.
     * |.| also rewards a loss that rises, as noisy labels make it do: "robust" counts decreases only.
     * Only the last cohort and those not measured for 20 rounds are probed; refresh="all" is the paper.
-    * S_0 = everybody only as far as the cohort size allows; give round 0 the size N to have all.
+    * S_0 = everybody only as far as the size of round 0 allows: the run's key size_schedule = "0:all, 1:10" asks
+      everybody in round 0 and 10 from round 1 on.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ class Flash(StatefulSelector[FlashState]):
         forget: factor on the sums in every round [rho]; 1 forgets nothing.
         ridge: regularisation [lambda].
         confidence: probability that the true parameters lie outside the belief [delta].
-        initial: the first cohort [S_0], "all" or "random:k".
+        initial: the first cohort [S_0], "all" (as many as round 0 asks: all with the run's key
+            size_schedule="0:all, 1:10") or "random:k".
 
     >>> sorted(Flash(context="loss,duration").needs)
     ['model_gain', 'probe_robust_loss', 'robust_loss']
@@ -153,7 +155,9 @@ class Flash(StatefulSelector[FlashState]):
             staleness=staleness,
             per_second=per_second,
         )
-        self.needs, self.learns_only_from = self.context.needs, self.context.learns_only_from
+        self.needs, self.learns_from = self.context.needs, self.context.learns_from
+        by_preset = reward is None and refresh != "none"
+        self.does_without = {k: "preset='robust'" if by_preset else v for k, v in self.context.does_without.items()}
         self.explore = p.explore if explore is None else explore
         self.method, self.forget, self.ridge, self.confidence, self.initial = method, forget, ridge, confidence, initial
         d = len(self.context.elements)

@@ -128,7 +128,8 @@ class NeuralBandit(StatefulSelector[NeuralState]):
             staleness=staleness,
             per_second=per_second,
         )
-        self.needs, self.learns_only_from = self.context.needs, self.context.learns_only_from
+        self.needs, self.learns_from = self.context.needs, self.context.learns_from
+        self.does_without = self.context.does_without
         self.mode, self.explore, self.ridge, self.lr, self.steps = mode, explore, ridge, lr, steps
         self.batch, self.memory, self.candidates, self.seed = batch, memory, candidates, seed
         self.initial, self.net = initial, RewardNetwork(len(self.context.elements), width)

@@ -124,7 +124,8 @@ class RestlessBandit(StatefulSelector[RestlessState]):
             staleness=staleness,
             per_second=per_second,
         )
-        self.needs, self.learns_only_from = self.context.needs, self.context.learns_only_from
+        self.needs, self.learns_from = self.context.needs, self.context.learns_from
+        self.does_without = self.context.does_without
         self.mode, self.explore, self.discount, self.width, self.ridge = mode, explore, discount, width, ridge
         self.initial = initial
         d, h = len(self.context.elements), regimes if mode == "hidden" else 2

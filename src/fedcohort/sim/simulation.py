@@ -121,7 +121,7 @@ class Simulation:
         found = findings(history, settings, before, self.model, self.world)
         if (settings.stop_at or settings.patience) and not np.isfinite(history.column("score")).any():
             found.append(f"stop_at and patience had no effect: this task measures no validation {settings.score}.")
-        history.notes += found
+        history.notes += [*self.session.notes, *found]  # of the session: warned of when it was seen
         for text in found:
             warnings.warn(text, RunWarning, stacklevel=3)
         self.session.close({"ended": history.ended, **({"notes": found} if found else {})})

@@ -15,7 +15,7 @@ from fedcohort.flower.model_layout import ModelLayout, record
 from fedcohort.flower.server.aggregator import GuardedAggregator, Outgoing
 from fedcohort.flower.server.reply_reader import ValidReply
 from fedcohort.flower.train_instructions import CORRECT, CORRECTION, PROX
-from fedcohort.protocols import Aggregated, Aggregation, Method, ServerEvaluator
+from fedcohort.protocols import Aggregated, Aggregation, Method, ProfileReader, ServerEvaluator
 from fedcohort.rounds.sent_models import reads_models
 from fedcohort.types import Arrays, Index, Model, Plan, Updates
 
@@ -62,7 +62,7 @@ class MethodAggregator(GuardedAggregator):
             )
         self._try(model)
         needed = {PROX} if plan.prox else set()
-        signals = plan.measure | getattr(self.method, "needs", frozenset())
+        signals = plan.measure | (self.method.needs if isinstance(self.method, ProfileReader) else frozenset())
         return signals, frozenset(needed | ({CORRECT} if plan.correction is not None else set()))
 
     def _try(self, model: Model) -> None:

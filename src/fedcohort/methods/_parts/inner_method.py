@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedcohort.methods.base import GuardedMethod
 from fedcohort.methods.fedavg import FedAvg
-from fedcohort.protocols import Aggregated, Aggregation, Exempting, Method, ModelReader
+from fedcohort.protocols import Aggregated, Aggregation, Exempting, Method, ModelReader, ProfileReader
 from fedcohort.types import SENT, Arrays, Index, Mask, Model, Plan, Updates
 
 INNER = "inner."  # prefix of the inner method's state
@@ -28,7 +28,7 @@ class MethodWrapper(GuardedMethod):
         if isinstance(self.inner, Exempting):
             self.exempt = self.inner.exempt  # what cannot hold inside cannot hold here
         self.asynchronous = self.inner.asynchronous
-        self.needs = getattr(self.inner, "needs", frozenset())
+        self.needs = self.inner.needs if isinstance(self.inner, ProfileReader) else frozenset()
         self.reads_models |= isinstance(self.inner, ModelReader) and self.inner.reads_models
 
     def prepare(self, plan: Plan, model: Model, clients: Index) -> Plan:

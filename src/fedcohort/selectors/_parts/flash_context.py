@@ -27,7 +27,7 @@ Departures from the paper
     * An answer to a probe is preferred to a report of the same round.
     * A reward needs the loss before and after. A client that cannot be probed in the next round gets none. (C4) needs
       no probe; where the server has no validation data, reward="model" pays as "improvement" does, which needs them:
-      with refresh="none" nobody is paid then, nothing is learned, and the first round warns.
+      with refresh="none" nobody is paid then and nothing is learned. The first round warns of either.
 """
 
 from __future__ import annotations
@@ -120,10 +120,19 @@ class Context:
         return needs | frozenset({"model_gain"} if self.reward == "model" else ())
 
     @property
-    def learns_only_from(self) -> dict[str, str]:
-        """What must be there because nothing else is paid: without probes only the server's own measurement."""
-        remedy = "give the server validation data, or probe clients with refresh='selected'"
-        return {"model_gain": remedy} if self.refresh == "none" else {}
+    def learns_from(self) -> dict[str, str]:
+        """What is paid where the server measures nothing, and the remedy: only probes tell of a client's own loss."""
+        if self.reward != "model":
+            return {}
+        own = "learns from the fall of clients' own losses instead: give the server validation data, or say so with"
+        none = "learns from nothing else: give the server validation data, or probe clients with refresh='selected'"
+        return {"model_gain": none if self.refresh == "none" else f"{own} reward='improvement'"}
+
+    @property
+    def does_without(self) -> dict[str, str]:
+        """The arguments with which uploaded models are not looked at."""
+        probed = ", refresh='selected'" if self.refresh == "none" else ""
+        return {"model_gain": f"reward='improvement'{probed}"} if self.reward == "model" else {}
 
     # -- who is probed --------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedcohort.core import draw
 from fedcohort.errors import check
-from fedcohort.protocols import Exempting, Prober, ScoreReader, Selector, SignalLearner
+from fedcohort.protocols import Exempting, Frugal, Prober, ScoreReader, Selector, SignalLearner
 from fedcohort.selectors.base import S, StatefulSelector
 from fedcohort.selectors.uniform import Uniform
 from fedcohort.types import Array, Cohort, Index, Round, RoundResult
@@ -52,7 +52,8 @@ class Wrapper(StatefulSelector[S]):
             "pass e.g. inner=Oort(), or use a text: make_selector(\"warm-up(inner='oort')\")",
         )
         self.reads_score = isinstance(self.inner, ScoreReader) and self.inner.reads_score
-        self.learns_only_from = self.inner.learns_only_from if isinstance(self.inner, SignalLearner) else {}
+        self.learns_from = self.inner.learns_from if isinstance(self.inner, SignalLearner) else {}
+        self.does_without = self.inner.does_without if isinstance(self.inner, Frugal) else {}
         exempt = self.inner.exempt if isinstance(self.inner, Exempting) else {}  # what cannot hold inside cannot here
         self.exempt = {**exempt, "exact_size": inexact} if inexact else {**exempt}
 
