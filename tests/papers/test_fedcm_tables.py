@@ -15,6 +15,8 @@ from fedcohort.papers.fedcm import fedcm_setting as fedcm
 from fedcohort.papers.study import SCALES
 from fedcohort.registry.lookup import make_method, make_world_spec
 from fedcohort.rounds.history import History
+from fedcohort.testing import example_round
+from fedcohort.types import Model
 
 IDS = ["table2", "table3", "table4", "table5", "fig5", "fig6"]
 
@@ -76,9 +78,26 @@ def test_table_1_of_the_paper():
     assert {int(float(ratio) * 20): size for ratio, size in fedcm_table2.SIZES.items()} == {4: 4, 8: 8, 12: 12}
 
 
+def test_equal_weights_are_the_equations_of_table_1():
+    """N = 20, p_k = 1/20, whatever clients own: eq. 3 is 12/20 w + 1/20 of each of 8 models, FedPdp their mean."""
+    rng = np.random.default_rng(0)
+    models, w = rng.normal(size=(8, 5)), rng.normal(size=5).astype(np.float32)
+    _, updates, context = example_round(models - w, weight=[4, 10, 100, 1, 50, 30, 20, 5])
+    model, context = Model(w), replace(context, population=20, samples=np.full(20, 10))
+    made = {}
+    for who in (fedcm.AVG, fedcm.PDP):
+        for equal in (False, True):
+            text = fedcm.run("desk", fedcm.WORLDS[fedcm.CLIENT], who, equal=equal)["method"]
+            made[who, equal] = make_method(text).aggregate(model, updates, context).model.params
+    np.testing.assert_allclose(made[fedcm.AVG, True], 0.6 * w + models.sum(axis=0) / 20, rtol=1e-5)
+    np.testing.assert_allclose(made[fedcm.PDP, True], models.mean(axis=0), rtol=1e-5)
+    assert np.abs(made[fedcm.PDP, True] - made[fedcm.PDP, False]).max() > 0.1
+
+
 def test_tables_3_4_and_5_share_their_runs():
     runs = {n: {c.digest() for c in reproduce.plan(papers.studies()[f"fedcm:{n}"], "laptop", 1).runs()} for n in IDS}
-    assert runs["table3"] < runs["table4"] == runs["table5"]
+    assert runs["table3"] < runs["table5"] < runs["table4"]
+    assert len(runs["table4"] - runs["table5"]) == 4  # equal weights, our own rows
     assert len(runs["table2"] & runs["table3"]) == 3  # ratio 0.4, alpha 0.1: three methods
 
 
