@@ -32,7 +32,7 @@ from fedcohort.rounds.session import Session
 from fedcohort.types import Index, Outcome, Probed, RoundResult, Signals
 
 LINEAR, NEURAL, RESTLESS = "linear bandit (FLASH)", "neural bandit", "restless bandit"
-BANDITS = {LINEAR: flash.FLASH, NEURAL: "Neural bandit", RESTLESS: "Restless bandit"}
+BANDITS = (LINEAR, NEURAL, RESTLESS)
 SETTINGS = {"noise 15 %": (0, 15), "skewed 30 %": (30, 0)}  # (skewed, noise)
 ACCURACY, REACHED, WHOLE = "best accuracy", "seconds to the lowest best", "seconds in all"
 THINKING, THINKING_ROUNDS = "own milliseconds a round", 50
@@ -71,10 +71,12 @@ def thinking(record: RunRecord, others: Lookup) -> Value:
 
 def bandit_cells(scale: str) -> Sequence[Cell]:
     """Three bandits in two settings, all on FLASH's loss: accuracy, virtual time, and what the bandit itself takes."""
+    known = flash.selectors(scale)
+    others = {row: flash.bandit(scale, row.replace(" ", "-")) for row in (NEURAL, RESTLESS)}
+    texts = {LINEAR: known[flash.FLASH], **others, PERFECT_ROW: known[PERFECT_ROW]}
     found = []
-    for row, name in {**BANDITS, PERFECT_ROW: PERFECT_ROW}.items():
+    for row, selector in texts.items():
         for setting, level in SETTINGS.items():
-            selector = flash.selectors(scale)[flash.among_bandits(scale) if row == LINEAR else name]
             keys = flash.run(scale, selector, flash.world(*level, scale=scale), loss=flash.objective(CIFAR))
             if row == PERFECT_ROW:
                 found.append(Cell(row, column(setting, ACCURACY), keys, quantity("best")))
@@ -126,7 +128,7 @@ def without(element: str) -> str:
 
 def contexts(scale: str) -> dict[str, str]:
     """FLASH with its whole context and without each element."""
-    whole = flash.selectors(scale)[flash.among_bandits(scale)]
+    whole = flash.selectors(scale)[flash.FLASH]
     more = whole.removeprefix("flash").strip("()")
     return {
         FULL: whole,
