@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,9 @@ from fedcohort.experiment.sweep import from_mapping, run_sweep
 from fedcohort.report.build import ReportOptions, make_report
 from fedcohort.rounds.history import History
 from fedcohort.storage.journal import Journal
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import digits_table
 
 
 @pytest.mark.parametrize(
@@ -312,3 +316,21 @@ def test_a_deployment_is_said_to_be_one(tmp_path):
     (tmp_path / "runs" / "bad").mkdir()
     (tmp_path / "runs" / "bad" / "journal.db").write_bytes(b"no" * 200)
     assert "1 of 2 runs are not finished and left out" in compare(tmp_path / "runs").notes
+
+
+def test_the_digits_table_decides_nothing_that_compare_would_not():
+    """2 / 2^5 is not below 0.05 and 2 / 2^6 is; with a second comparison that takes 2 / 2^7."""
+    up, mixed = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]), np.array([-2.0, 1.0, -4.0, 3.0, 5.0, -6.0, 0.5])
+    assert digits_table.words({"a": up[:5]}) == {"a": "undecided"}
+    assert digits_table.words({"a": up[:6]}) == {"a": "better"}
+    assert digits_table.words({"a": -up[:6]}) == {"a": "worse"}
+    assert digits_table.words({"a": up[:6], "b": mixed[:6]}) == {"a": "undecided", "b": "undecided"}
+    assert digits_table.words({"a": up, "b": mixed}) == {"a": "better", "b": "inside the noise"}
+
+
+def test_pages_say_undecided_where_the_digits_table_has_too_few_seeds():
+    stored = json.loads(digits_table.FILE.read_text())
+    pages = [page.read_text().partition(digits_table.MARK)[2] for page in digits_table.PAGES.glob("*.md")]
+    rows = [line for page in pages for line in page.splitlines() if line.startswith("| `") and " | - | " not in line]
+    assert len(rows) > 20
+    assert all("(undecided)" in row for row in rows) == (stored["seeds"] < paired.VERDICT_SEEDS)
