@@ -1,4 +1,4 @@
-"""Each reproduced table as a dot plot, ours beside the published number: docs/pictures/papers/STUDY.svg.
+"""Each reproduced table as a dot plot (or curves), ours beside the published number: docs/pictures/papers/STUDY.svg.
 
 From results/*-laptop.json (and -desk, -paper) alone. A dot is our mean, the line its range (from five seeds on the 95 %
 interval), the hollow diamond the published number. Absolute numbers differ by scale; what is compared are the orders
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import curve_plots
 from svg_sheet import Sheet, ticks
 
 from fedcohort.papers.paper_evidence import seeds_text
@@ -37,7 +38,9 @@ def file_of(result: Mapping[str, Any]) -> Path:
 
 
 def draw(result: Mapping[str, Any]) -> Sheet:
-    """One study: a panel per column, a line per row."""
+    """One study: a panel per column, a line per row; columns that are parts of a run make curves."""
+    if curve_plots.curves_of(result):
+        return curve_plots.draw(result)
     rows, columns = unique(result["cells"], "row"), unique(result["cells"], "column")
     if len(rows) == 1 and len(columns) > 2:  # a curve: its columns become lines
         return _draw(result, columns, [""], {(c["column"], ""): c for c in result["cells"]})
@@ -76,10 +79,10 @@ def _key(sheet: Sheet, result: Mapping[str, Any]) -> None:
     ours = f"ours, mean of {seeds_text(counts)} and their spread" if max(counts) > 1 else "ours, one seed"
     sheet.text(28, 40, ours, colour="pale")
     if any(cell["published"] is not None for cell in result["cells"]):
-        sheet.path(_diamond(288, 36), "s1")
-        sheet.text(298, 40, "published", colour="pale")
+        sheet.path(_diamond(318, 36), "s1")
+        sheet.text(328, 40, "published", colour="pale")
     else:
-        sheet.text(288, 40, "the paper prints a curve, no numbers", colour="pale")
+        sheet.text(318, 40, "the paper prints a curve, no numbers", colour="pale")
     words = f"scale {result['scale']}: compare orders within a panel, not levels"
     sheet.text(988, 40, words, anchor="end", colour="pale")
 

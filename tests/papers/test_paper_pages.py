@@ -63,7 +63,7 @@ def test_the_index_has_one_row_per_paper():
     (row,) = [line for line in text.splitlines() if line.startswith("| [")]
     assert row.startswith("| [FLASH](papers/flash.md) |")
     assert "of 1 main claims: undecided 1. So far" in row
-    assert "So far FLASH - Random: +2.00 points (`flash:table1-both`, laptop, 2 seeds)" in row
+    assert "So far FLASH - Random: +2.00 points (`flash:table1-both`, laptop, FedAvg, 2 seeds)" in row
     assert "`laptop`; 1 table, 1 half done, 1 not run yet | 2 | +5.00 points (2 seeds) |" in row
 
 

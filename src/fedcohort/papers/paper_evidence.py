@@ -81,9 +81,8 @@ def gains(told: PaperSummary, results: Sequence[Result]) -> Iterator[MeasuredDif
         if told.perfect_is_column:
             cells = [{**c, "row": c["column"], "column": c["row"]} for c in cells]
         for column in dict.fromkeys(c["column"] for c in cells if c["row"] == PERFECT_ROW):
-            found = difference({**result, "cells": cells}, PERFECT_ROW, told.base, (column,))
-            if found is not None:
-                yield found
+            found = (difference({**result, "cells": cells}, PERFECT_ROW, base, (column,)) for base in told.bases)
+            yield from [one for one in found if one is not None][:1]
 
 
 def difference(result: Result, left: str, right: str, columns: Sequence[str] = ()) -> MeasuredDifference | None:

@@ -85,7 +85,8 @@ def _index_row(paper: str, results: Sequence[Result], not_run: Sequence[str], fo
     if first is not None:
         rows, found = first
         what = f"{rows.left} - {rows.right}: {found.mean:+.2f} {rows.unit}"
-        holds += f". So far {what} (`{found.result['study']}`, {found.result['scale']}, {seeds_text([found.seeds])})"
+        where = [f"`{found.result['study']}`", found.result["scale"], *rows.columns[: len(rows.columns) == 1]]
+        holds += f". So far {what} ({', '.join([*where, seeds_text([found.seeds])])})"
     lacking = sum(study.partition(":")[0] == paper for study in not_run)
     scale = f"{_scales(results)}; {_tables(results)}" + f", {lacking} not run yet" * bool(lacking)
     seeds = span([count for result in results for count in seeds_of(result)])
