@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from fedcohort.cli.main import app
 from fedcohort.errors import BadParameter, StoreError
 from fedcohort.flower import CohortStrategy, wire
+from fedcohort.flower.dev.deployment import free_port
 from fedcohort.flower.server.json_log import LOGGERS, JsonFormatter, use_json_logs
 from fedcohort.flower.server.run_status import SILENT, STALE, STOPPED, read_status
 from fedcohort.storage.run_folder import RunFolder
@@ -49,12 +50,6 @@ def make(grid, **keys):
 
 def clients():
     return FakeGrid([FakeClient("0"), FakeClient("1"), Silent("2"), Broken("3")])
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def get(port, path="/metrics", **keys):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from fedcohort.errors import StoreError
 from fedcohort.flower.dev import deployment as local
 from fedcohort.types import Outcome
 
@@ -168,3 +169,31 @@ def test_processes_are_found_by_mark_whatever_their_session(tmp_path):
     assert orphans[0] != os.getpid()
     deployment.down(0.2)
     assert local.marked(process.mark) == []
+
+
+def test_a_superlink_that_ends_at_once_says_why(tmp_path, monkeypatch):
+    script = tmp_path / "flower-superlink"
+    script.write_text(f"#!{sys.executable}\nprint('the port is taken')\nraise SystemExit(1)\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(local, "program", lambda name: str(tmp_path / name))
+    with pytest.raises(StoreError, match=r"it ended at once: the port is taken; see .*superlink\.log"):
+        local.up(tmp_path / "here", 1)
+
+
+def test_a_superlink_is_not_taken_for_dead_while_it_starts(tmp_path, monkeypatch):
+    """The environment of a process reads as empty between its fork and the end of its exec."""
+    script = tmp_path / "flower-superlink"
+    listens = "import socket, sys, time\ns = socket.create_server(('127.0.0.1', int(sys.argv[4])))\ntime.sleep(60)\n"
+    script.write_text(f"#!{sys.executable}\n{listens}")
+    script.chmod(0o755)
+    monkeypatch.setattr(local, "program", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(local, "marked", lambda mark: [])
+    deployment = local.Deployment(tmp_path, local.free_port())
+    (tmp_path / "flwr").mkdir()
+    process = local.start_superlink(deployment, 60.0)
+    os.kill(process.pid, signal.SIGKILL)
+    local.reap(process)
+
+
+def test_free_ports_are_none_that_outgoing_connections_get():
+    assert all(10_000 <= local.free_port() < 32_768 for _ in range(20))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -200,10 +201,17 @@ def start_superlink(deployment: Deployment, seconds: float = 90.0, *, simulation
     process = deployment.launch("superlink", command)
     until = time.monotonic() + seconds
     while not _listens(port):
-        if process.pid not in marked(process.mark) or time.monotonic() > until:
-            raise StoreError("SuperLink", "it did not start", f"see {process.log}")
+        ended = _CHILDREN[process.pid].poll() is not None  # not by its mark, which shows only after its start
+        if ended or time.monotonic() > until:
+            why = f"it ended at once: {_last_words(process)}" if ended else f"it did not answer within {seconds:.0f} s"
+            raise StoreError("SuperLink", why, f"see {process.log}")
         time.sleep(0.2)
     return process
+
+
+def _last_words(process: Process) -> str:
+    """The end of a process's log, on one line."""
+    return " ".join(_FRAME.sub(" ", Path(process.log).read_text(encoding="utf-8", errors="replace")).split())[-200:]
 
 
 def start_supernodes(deployment: Deployment, clients: int, extra: str = "") -> None:
@@ -311,10 +319,16 @@ def _signal(pid: int, kind: signal.Signals) -> None:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """A port on loopback that nobody listens on.
+
+    It lies below those that systems give to outgoing connections (from 32768 on): one of these may be taken before the
+    program that is to listen has started, even by the attempt to reach that program.
+    """
+    for port in random.SystemRandom().sample(range(10_000, 32_768), 100):
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
+    raise StoreError("127.0.0.1", "no port was free among a hundred that were tried", "end what listens there")
 
 
 def _listens(port: int) -> bool:
