@@ -75,6 +75,7 @@ CHANGES = {
     "back_off": 1.0,
     "evaluate_every": 2,
     "lr_decay": 0.9,
+    "lr_schedule": "20:0.1",
     "max_privacy": "P1",
     "max_norm": 5.0,
     "engine": "numpy",

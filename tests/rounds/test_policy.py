@@ -143,6 +143,23 @@ def test_a_schedule_that_is_none_is_refused(text):
         RoundPolicy(size_schedule=text)
 
 
+@pytest.mark.parametrize(
+    "text", ["0.1", "5:0", "5:-1", "5:inf", "5:nan", "5:half", "5:0.1, 5:0.2", "-1:0.5", "5:0.1:2"]
+)
+def test_a_schedule_of_factors_that_is_none_is_refused(text):
+    with pytest.raises(BadParameter, match=r"lr_schedule = .*write e\.g\. '50:0\.1, 75:0\.01'"):
+        RunSettings(lr_schedule=text)
+
+
+def test_the_learning_rate_follows_schedule_and_decay():
+    settings = RunSettings(lr_decay=0.5, lr_schedule="2:0.1, 4:1e-2")
+    assert [settings.lr_factor(index) for index in range(5)] == [1.0, 0.5, 0.025, 0.0125, 0.000625]
+    keys = {"rounds": 4, "cohort_size": 4, "evaluate_every": 1, "seed": 3}
+    plain, falling = (fc.simulate("uniform", lr_schedule=text, **keys) for text in ("", "2:1e-9"))
+    assert plain.accuracy[:2].tolist() == falling.accuracy[:2].tolist()
+    assert falling.accuracy[3] == falling.accuracy[1] != plain.accuracy[3]  # steps of nearly nothing from round 2 on
+
+
 def test_a_schedule_and_an_early_close_do_not_go_together():
     with pytest.raises(BadParameter, match="closes at the size it has"):
         RoundPolicy(size_schedule="0:all", close_after=3)

@@ -30,7 +30,7 @@ from fedcohort.sim.run_settings import RunSettings
 UNLIMITED = ("deadline", "max_norm")  # keys that may be infinite: no limit
 # Keys that came later: written only where they are used, so that old digests hold.
 LATER = (
-    *("stop_at", "patience", "wait_for_slow", "use_floor", "weight_by_use", "size_schedule"),
+    *("stop_at", "patience", "wait_for_slow", "use_floor", "weight_by_use", "size_schedule", "lr_schedule"),
     *("device", "precision", "score"),
 )
 NO_EFFECT = ("workers", "snapshot_every")  # keys that cannot change a result

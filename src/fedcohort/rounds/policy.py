@@ -8,20 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from functools import cache
-from itertools import pairwise
 from typing import Annotated, Any
 
-from fedcohort.core.constraints import Choice, Count, CountOrZero, Either, Interval, NotNegative, Share, Text
+from fedcohort.core.constraints import Choice, Count, CountOrZero, Either, Interval, NotNegative, Share
 from fedcohort.errors import check, check_fields
+from fedcohort.rounds.schedules import Sizes, in_force, sizes
 from fedcohort.signals import PRIVACY_LEVELS
 
 ADAPTIVE = "adaptive"
-EVERYBODY = "all"  # in a schedule of sizes
 OverSelect = Annotated[float | str, Either(Interval(1, ends="[)", example=1.3), Choice(ADAPTIVE))]
 Privacy = Annotated[str, Choice(*PRIVACY_LEVELS)]
 Seconds = Annotated[float, Interval(0, ends="(]", example=300.0)]
-Sizes = Annotated[str, Text("'0:all, 1:10'")]
 
 
 def setting(default: Any, about: str) -> Any:
@@ -79,11 +76,11 @@ class RoundPolicy:
 
     def wanted(self, index: int, population: int) -> int:
         """Replies wanted in round `index` of so many clients: the schedule's, where there is one."""
-        size = self.cohort_size
-        for first, given in sizes(self.size_schedule):
-            if first <= index:
-                size = population if given is None else min(given, population)
-        return size
+        scheduled = sizes(self.size_schedule)
+        if not scheduled or index < scheduled[0][0]:
+            return self.cohort_size
+        size = in_force(scheduled, index, None)
+        return population if size is None else min(size, population)
 
     def waits_for(self, asked: int, wanted: int | None = None) -> int:
         """Accepted replies at which a round closes that has asked so many, where `wanted` is its size."""
@@ -108,26 +105,6 @@ class RoundPolicy:
                 same = value == known.default
                 rule = "asynchronous runs have no rounds to which it could apply"
                 check(same, f"{known.name} = {value} with buffer_size", rule, "leave one of them out")
-
-
-@cache
-def sizes(schedule: str) -> tuple[tuple[int, int | None], ...]:
-    """A schedule of cohort sizes as (first round, size) in order; a size of None is everybody.
-
-    >>> sizes("0:all, 1:10, 50:20")
-    ((0, None), (1, 10), (50, 20))
-    """
-    found: list[tuple[int, int | None]] = []
-    for entry in filter(None, (part.strip() for part in schedule.split(","))):
-        first, colon, size = (part.strip() for part in entry.partition(":"))
-        fine = bool(colon) and first.isdecimal() and (size == EVERYBODY or (size.isdecimal() and int(size) > 0))
-        rule = f"{entry!r} is not ROUND:SIZE with a round from 0 and a size of at least 1, or all"
-        check(fine, f"size_schedule = {schedule!r}", rule, "write e.g. '0:all, 1:10, 50:20'")
-        found.append((int(first), None if size == EVERYBODY else int(size)))
-    starts = [first for first, _ in found]
-    rising = all(a < b for a, b in pairwise(starts))
-    check(rising, f"size_schedule = {schedule!r}", "its rounds must rise", "write e.g. '0:all, 1:10, 50:20'")
-    return tuple(found)
 
 
 def as_floats(made: Any) -> None:

@@ -153,8 +153,8 @@ class Federation:
 
     def plan(self, index: int, cohort: Cohort) -> Plan:
         """The task's plan for this round, with what the selector directs."""
-        base, decay = self.task.plan(), self.settings.lr_decay
-        lr: Any = base.lr if decay == 1.0 else np.asarray(base.lr) * decay**index
+        base, factor = self.task.plan(), self.settings.lr_factor(index)
+        lr: Any = base.lr if factor == 1.0 else np.asarray(base.lr) * factor
         plan = replace(base, seed=self.settings.seed, round=index, lr=lr)
         if "work" in cohort.directives:
             work = np.asarray(cohort.directives["work"], np.float64)

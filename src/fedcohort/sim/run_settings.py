@@ -9,6 +9,7 @@ from typing import Annotated
 from fedcohort.core.constraints import Count, CountOrZero, Interval, Positive
 from fedcohort.errors import check
 from fedcohort.rounds.policy import Privacy, RoundPolicy, setting
+from fedcohort.rounds.schedules import Factors, factors, in_force
 from fedcohort.rounds.validation_score import ACCURACY, ERRORS
 
 Goal = Annotated[float, Interval(0, 1, example=0.8)]
@@ -24,6 +25,9 @@ class RunSettings(RoundPolicy):
     seed: CountOrZero = setting(0, "the seed of everything random in this run")
     evaluate_every: Count = setting(1, "rounds between evaluations on the test set")
     lr_decay: Positive = setting(1.0, "factor on the learning rate after every round")
+    lr_schedule: Factors = setting(
+        "", "factors on the learning rate from given rounds on, e.g. '50:0.1, 75:0.01' ('': none)"
+    )
     max_privacy: Privacy = setting("P2", "highest privacy level a selector may read")
     max_norm: Norm = setting(math.inf, "updates of a larger norm are rejected")
     score: str = setting(ACCURACY, "metric of the validation data that selectors learn from, e.g. macro_f1, f1, loss")
@@ -35,6 +39,11 @@ class RunSettings(RoundPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        factors(self.lr_schedule)  # refuses what cannot be read
         rises = not (self.stop_at and self.score in ERRORS)
         rule = "a run ends where its score rises to stop_at, and this one falls"
         check(rises, f"stop_at = {self.stop_at} with score = {self.score!r}", rule, "use patience, or another score")
+
+    def lr_factor(self, index: int) -> float:
+        """The factor on the task's learning rate in round `index`."""
+        return float(self.lr_decay**index * in_force(factors(self.lr_schedule), index, 1.0))
