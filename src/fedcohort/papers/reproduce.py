@@ -57,6 +57,7 @@ class StudyWork:
     seeds: tuple[int, ...]  # those asked for, and what an earlier result has beyond them
     cells: tuple[Cell, ...]
     configs: dict[tuple[Place, int], RunConfig]
+    digests: dict[tuple[Place, int], str]
     asked: tuple[int, ...] = ()  # the seeds that are run
     others: int | None = None  # how many of them cells are run for that are not in the main claim; None: all
     errors: dict[str, str] = field(default_factory=dict)  # run id -> why it failed
@@ -80,7 +81,7 @@ class StudyWork:
 
     def runs(self, main: bool = False) -> list[RunConfig]:
         """Every different run of what is wanted, in its order."""
-        return list({self.configs[at].digest(): self.configs[at] for at in self.wanted(main)}.values())
+        return list({self.digests[at]: self.configs[at] for at in self.wanted(main)}.values())
 
 
 def _meets(place: Place, others: set[Place]) -> bool:
@@ -104,10 +105,11 @@ def plan(study: Study, scale: str, seeds: int | None = None, earlier: Path | Non
             make(text)
     known = {} if earlier is None else _beside(earlier.parent, scale)
     others = None if seeds else OTHERS.get(scale)
-    work = StudyWork(study, scale, numbers, cells, configs, asked, others)
+    same = {config: config.digest() for config in set(configs.values())}
+    digests = {at: same[config] for at, config in configs.items()}
+    work = StudyWork(study, scale, numbers, cells, configs, digests, asked, others)
     work.against = {(c["row"], c["column"]): [(r, k) for r, k in c.get("against", ())] for c in before.get("cells", ())}
-    digests = {config: config.digest() for config in set(configs.values())}
-    work.known = known | _kept(before, {at: digests[config] for at, config in configs.items()})
+    work.known = known | _kept(before, digests)
     return work
 
 
@@ -142,15 +144,15 @@ def perform(
         if on_event is not None:
             on_event(event)
 
-    while new := [config for config in values.missing(main) if config.digest() not in tried]:
-        tried |= {config.digest() for config in new}
-        run_all(new, store, heard, **how)
+    while new := {digest: config for digest, config in values.missing(main).items() if digest not in tried}:
+        tried |= set(new)
+        run_all(list(new.values()), store, heard, **how)
     return _measured(work, values) | {"cost": cost()}
 
 
 def missing(work: StudyWork, store: Store, main: bool = False) -> list[RunConfig]:
     """The runs that `perform` starts with; what they are measured against may come later."""
-    return _Values(work, store).missing(main)
+    return list(_Values(work, store).missing(main).values())
 
 
 def result(work: StudyWork, store: Store) -> dict[str, Any]:
@@ -190,12 +192,11 @@ class _Values:
         self.lacking: set[tuple[Place, int]] = set()  # runs that others are measured against, not in the store
         self.against = {place: set(others) for place, others in work.against.items()}
         self.places: dict[str, list[tuple[Place, int]]] = {}  # by digest: the cells that a run is for
-        same = {config: (config.digest(), store.folder(config)) for config in set(work.configs.values())}
-        self.digests = {at: same[config][0] for at, config in work.configs.items()}
-        self.folders = {at: same[config][1] for at, config in work.configs.items()}
-        for at, digest in self.digests.items():
+        folders = {config: store.folder(config) for config in set(work.configs.values())}
+        self.folders = {at: folders[config] for at, config in work.configs.items()}
+        for at, digest in work.digests.items():
             self.places.setdefault(digest, []).append(at)
-        self.asked = {self.digests[at] for at in self.wanted}  # the different runs that are wanted
+        self.asked = {work.digests[at] for at in self.wanted}  # the different runs that are wanted
 
     def record(self, place: Place, seed: int) -> RunRecord:
         """What a finished run wrote down; one that still goes on counts as not there."""
@@ -215,13 +216,14 @@ class _Values:
         places = (at for at in self.places[digest] if at in (self.wanted if among is None else among))
         return all(self._value(*at) is not _UNKNOWN for at in places)
 
-    def missing(self, main: bool = False) -> list[RunConfig]:
-        """The runs that are to be done, in their order: those without a number, then what they are measured against."""
+    def missing(self, main: bool = False) -> dict[str, RunConfig]:
+        """What is to be done, by digest, in order: runs without a number, then what they are measured against."""
         self.lacking.clear()
-        among = set(self.work.wanted(main))
-        open_runs = [config for config in self.work.runs(main) if not self.complete(config.digest(), among)]
-        against = [self.work.configs[at] for at in sorted(self.lacking)]
-        return [c for c in dict.fromkeys((*open_runs, *against)) if self.store.state(c) != "finished"]
+        wanted = self.work.wanted(main)
+        digests, among = dict.fromkeys(self.work.digests[at] for at in wanted), set(wanted)
+        open_runs = [self.places[digest][0] for digest in digests if not self.complete(digest, among)]
+        undone = [at for at in (*open_runs, *sorted(self.lacking)) if not self.finished(*at)]
+        return {self.work.digests[at]: self.work.configs[at] for at in undone}
 
     def of(self, place: Place) -> dict[int, Value]:
         """By seed; a run that is not there has no entry, one that did not reach its target has None."""
@@ -246,7 +248,7 @@ class _Values:
 
     def _earlier(self, place: Place, seed: int) -> Any:
         """What an earlier result has for this cell and seed, if its run is the same to the digest."""
-        quantity, digest = self.by_place[place].quantity, self.digests[place, seed]
+        quantity, digest = self.by_place[place].quantity, self.work.digests[place, seed]
         known = self.work.known.get((digest, quantity.name, place), _UNKNOWN)
         if known is _UNKNOWN and quantity.alone:
             known = self.work.known.get((digest, quantity.name, None), _UNKNOWN)
@@ -316,7 +318,7 @@ def _cell(work: StudyWork, cell: Cell, values: _Values) -> dict[str, Any]:
         "high": high,
         "values": {str(seed): value for seed, value in found.items()},
         "config": {k: v for k, v in first.to_dict().items() if k != "seed"},
-        "digests": {str(seed): values.digests[cell.place, seed] for seed in work.seeds},
+        "digests": {str(seed): work.digests[cell.place, seed] for seed in work.seeds},
         **({"against": sorted(against)} if (against := values.against.get(cell.place)) else {}),
     }
 
