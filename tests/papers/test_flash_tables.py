@@ -92,7 +92,7 @@ def test_at_scale_desk_the_fedavg_column_has_speeds_that_stay_and_both_readings(
     work = reproduce.plan(papers.chosen("flash:table1-both")[0], "desk")
     days = "virtual days to 47.6 %"  # what the paper's Random reaches
     assert {cell.column for cell in work.cells} == {"FedAvg", days}
-    assert len(work.runs()) == 2 * 6 + 8 * 3  # the main claim: FLASH and Random with six seeds; eight rows with three
+    assert len(work.runs()) == 2 * 6 + 9 * 3  # the main claim: FLASH and Random with six seeds; nine rows with three
     assert all("-v2" in cell.run["world"] for cell in work.cells)
     assert [cell.quantity.name for cell in work.cells[:2]] == ["early_stop", "time_to_target"]
     by_row = {cell.row: cell.run["selector"] for cell in work.cells}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fedcohort.papers.paper_summaries import PaperSummary, RowDifference
-from fedcohort.papers.study import PERFECT_ROW
+from fedcohort.papers.study import PERFECT_COHORTS, PERFECT_ROW
 from fedcohort.papers.verdicts import FAILS, HOLDS, NOISE, UNDECIDED, UNKNOWN
 
 Result = Mapping[str, Any]
@@ -80,9 +80,11 @@ def gains(told: PaperSummary, results: Sequence[Result]) -> Iterator[MeasuredDif
         cells = [c for c in result["cells"] if c["quantity"] in _ACCURACIES]
         if told.perfect_is_column:
             cells = [{**c, "row": c["column"], "column": c["row"]} for c in cells]
-        for column in dict.fromkeys(c["column"] for c in cells if c["row"] == PERFECT_ROW):
-            found = (difference({**result, "cells": cells}, PERFECT_ROW, base, (column,)) for base in told.bases)
-            yield from [one for one in found if one is not None][:1]
+        known = (PERFECT_ROW, PERFECT_COHORTS)
+        for row, column in dict.fromkeys((c["row"], c["column"]) for c in cells if c["row"] in known):
+            found = (difference({**result, "cells": cells}, row, base, (column,)) for base in told.bases)
+            which = row.removeprefix(PERFECT_ROW)
+            yield from [replace(one, where=f"{one.where}{which}") for one in found if one is not None][:1]
 
 
 def difference(result: Result, left: str, right: str, columns: Sequence[str] = ()) -> MeasuredDifference | None:

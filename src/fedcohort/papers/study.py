@@ -22,6 +22,7 @@ OTHERS = {
     "paper": 3,
 }  # by scale: seeds of other cells, where runs take minutes; see `StudyWork.wanted`
 PERFECT_ROW = "perfect choice"  # the row of a selector that knows the truth
+PERFECT_COHORTS = "perfect choice, even cohorts"  # beside it, where that one asks some clients only: "complete" for all
 OURS = "not in the paper: "  # how the words of a claim begin that is our own question
 Place = tuple[str, str]  # row, column
 Lookup = Callable[[Place], RunRecord]  # the run of another cell, same seed

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedcohort.papers.study import PERFECT_ROW, Quantity, given, of_scale, perfect, quantity
+from fedcohort.papers.study import PERFECT_COHORTS, PERFECT_ROW, Quantity, given, of_scale, perfect, quantity
 
 FLASH, RANDOM, FEDCOR = "FLASH", "Random", "FedCor"
 CHOICE, LOSS = "FLASH, choice only", "Random, FLASH's loss"
@@ -114,6 +114,7 @@ def selectors(scale: str) -> Mapping[str, str]:
         OWN_LOSS: f"flash(preset='robust'{measured})",
         FEDACS: "fedacs",
         PERFECT_ROW: perfect(pool=EVEN),
+        PERFECT_COHORTS: perfect("complete"),
     }
     return {**dict(zip(RIVALS, texts, strict=True)), **more}
 

@@ -21,12 +21,24 @@ from fedcohort.papers.flash.flash_setting import (
     UNTIMED,
 )
 from fedcohort.papers.published import published
-from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Quantity, Study, of_scale, our_own, row_beats, until
+from fedcohort.papers.study import (
+    PERFECT_COHORTS,
+    PERFECT_ROW,
+    SEEDS,
+    Cell,
+    Claim,
+    Quantity,
+    Study,
+    of_scale,
+    our_own,
+    row_beats,
+    until,
+)
 
 COLUMNS = ("FedAvg", "FedProx", "FedBiO", "FedDF", "FedNova", "SCAFFOLD", "RHFL")
 ROWS = (*RIVALS, FLASH)
 BESIDE = (OWN_LOSS, CHOICE, LOSS, FEDACS, PERFECT_ROW)  # rows that the paper has not
-AT_DESK = (RANDOM, "Oort", FEDCOR, FLASH, UNTIMED, *BESIDE)
+AT_DESK = (RANDOM, "Oort", FEDCOR, FLASH, UNTIMED, *BESIDE, PERFECT_COHORTS)
 WORLDS = {"noniid": (30, 0), "noise": (0, 15), "both": (30, 15)}  # % of clients skewed, mean % of wrong labels
 TITLES = {"noniid": "30 % skewed clients", "noise": "15 % label noise", "both": "30 % skewed clients, 15 % label noise"}
 PUBLISHED = published("flash", "table1")  # by block, row and column
@@ -111,6 +123,8 @@ def questions(block: str, scale: str, where: Sequence[str]) -> Sequence[Claim]:
         row_beats("a perfect choice beats Random (FedAvg)", PERFECT_ROW, RANDOM, one),
         row_beats("Random gains by FLASH's loss (FedAvg)", LOSS, RANDOM, one),
     ]
+    if PERFECT_COHORTS in rows(scale):
+        found.append(row_beats("perfectly even cohorts beat Random (FedAvg)", PERFECT_COHORTS, RANDOM, one))
     if UNTIMED in rows(scale):
         words, time = "without the duration in its reward FLASH beats {} (FedAvg)", [time_column(block)]
         found += [row_beats(words.format(row), UNTIMED, row, one) for row in (RANDOM, LOSS)]
