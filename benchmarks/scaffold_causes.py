@@ -1,6 +1,7 @@
 """Which part of SCAFFOLD's correction costs selectors their accuracy: one part changed at a time.
 
     python benchmarks/scaffold_causes.py flash "as it is" 1        # one run, 10 to 25 seconds; needs CIFAR-10
+    python benchmarks/scaffold_causes.py --grid                    # all of GRID, into results/; continues where it stopped
     python benchmarks/scaffold_causes.py --show                    # the runs of results/scaffold_causes.json
 
 FLASH's Table I with 30 % skewed clients at scale laptop: CIFAR-10, 50 clients, 10 asked, 30 rounds, Adam, option I. With
@@ -31,6 +32,7 @@ from fedcohort.protocols import Aggregation
 from fedcohort.types import Index, Model, Plan, Updates
 
 RESULT = Path(__file__).parents[1] / "results" / "scaffold_causes.json"
+WORLD, NOTED = "flash-noniid30-v1", ("as it is", "all renewed", "c renewed")  # of the last, errors are noted too
 N, FIRST, EVERY = 50, 8, 3  # clients; the first round in which errors are noted, and every how many rounds
 CHANGES = {
     "fedavg": "FedAvg on the same world",
@@ -46,6 +48,16 @@ CHANGES = {
     "skewed plain": "clients that hold one class mostly are not corrected",
 }
 PLAIN = {"fedavg", "as it is", "left out", "scaled", "cohort", "skewed plain"}  # needs no gradients of all clients
+UNIFORM, FLASH, OORT, FEEL = SELECTORS = ("uniform", "flash", "oort", "feel(probe='sample:15')")
+SEEDS = (0, 1, 2)
+GRID = {  # by change: whom it is tried on
+    **dict.fromkeys(("as it is", "fedavg", "all renewed", "cohort", "left out", "scaled", "skewed plain"), SELECTORS),
+    "zeros filled": (FLASH,),
+    "c renewed": (FLASH,),
+    "c true": (FLASH, OORT, FEEL),
+    "cohort renewed": (FLASH, OORT, FEEL),
+}
+ADAM, SGD = {"solver": "adam", "lr": 0.004, "epochs": 2}, {"solver": "sgd", "lr": 0.1, "epochs": 2}
 TASK = (
     "cifar10-cnn(batch_size=32, epochs={}, lr={}, momentum=0.0, optimiser={!r}, recut=True, test=0.08, "
     "unlabelled=0.004, unused=0.84, validation=0.005, weight_decay=0.0)"
@@ -131,7 +143,7 @@ def errors(fix: Any, ck: Any, has: Any, now: Any, who: Index) -> dict[str, float
 
 def play(selector: str, change: str, seed: int, *, solver: str, lr: float, epochs: int, note: bool) -> dict[str, Any]:
     """One run: best and last accuracy (%), and what was noted."""
-    keys: dict[str, Any] = {"selector": selector, "world": "flash-noniid30-v1", "rounds": 30, "cohort_size": 10}
+    keys: dict[str, Any] = {"selector": selector, "world": WORLD, "rounds": 30, "cohort_size": 10}
     keys |= {"task": TASK.format(epochs, lr, solver), "seed": seed, "workers": 1, "evaluate_every": 3}
     own = None if change == "fedavg" else Changed(change, note=note)
     method = Scaffold(option="I", reference="cohort") if change == "cohort" else own
@@ -157,8 +169,23 @@ def play(selector: str, change: str, seed: int, *, solver: str, lr: float, epoch
     return run
 
 
+def grid() -> None:
+    """Every run of GRID that is not stored, seed by seed, then SCAFFOLD and FedAvg with SGD."""
+    wanted = [(who, change, ADAM) for change, whom in GRID.items() for who in whom]
+    wanted += [(who, change, SGD) for change in ("as it is", "fedavg") for who in SELECTORS]
+    for seed in SEEDS:
+        for who, change, how in wanted:
+            stored = json.loads(RESULT.read_text()) if RESULT.exists() else {"world": WORLD, "rounds": 30, "runs": []}
+            asked = {"selector": who, "change": change, "seed": seed, **how}
+            if any(asked.items() <= run.items() for run in stored["runs"]):
+                continue
+            stored["runs"].append(play(who, change, seed, **how, note=how is ADAM and change in NOTED))
+            RESULT.write_text(json.dumps(stored, indent=1) + "\n")
+            print(f"{who} {change} {seed} {how['solver']}: {stored['runs'][-1]['best']:.1f}", flush=True)
+
+
 def main() -> None:
-    """One run, or those that were stored."""
+    """One run, the grid, or those that were stored."""
     parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("selector", nargs="?", default="uniform")
     parser.add_argument("change", nargs="?", default="as it is", choices=CHANGES)
@@ -167,8 +194,12 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.004)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--note", action="store_true", help="note errors in every third round from round 8 on")
-    parser.add_argument("--show", action="store_true")
+    parser.add_argument("--grid", action="store_true", help="all runs of the grid that are not stored")
+    parser.add_argument("--show", action="store_true", help="print the stored runs")
     args = parser.parse_args()
+    if args.grid:
+        grid()
+        return
     if not args.show:
         keys = {"solver": args.solver, "lr": args.lr, "epochs": args.epochs, "note": args.note}
         print(json.dumps(play(args.selector, args.change, args.seed, **keys), indent=1))

@@ -18,7 +18,7 @@ from fedcohort.rounds.history import History
 from fedcohort.testing import example_round
 from fedcohort.types import Model
 
-IDS = ["table2", "table3", "table4", "table5", "fig5", "fig6", "falling-rate"]
+IDS = ["table2", "table3", "table4", "table5", "fig5", "fig6", "training"]
 
 
 def test_every_study_is_there():

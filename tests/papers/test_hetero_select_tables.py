@@ -50,7 +50,7 @@ def test_strength_of_the_pull_end_to_end(tmp_path):
     found = reproduce.perform(work, Store(tmp_path), workers=1)
     assert not found["failed"]
     assert all(10 < c["mean"] <= 100 for c in found["cells"])
-    assert len({d for c in found["cells"] for d in c["digests"].values()}) == 4
+    assert len({d for c in found["cells"] for d in c["digests"].values()}) == 6
 
 
 def test_score_and_misalignment_end_to_end(tmp_path):

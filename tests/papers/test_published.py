@@ -12,6 +12,7 @@ from fedcohort.cli.main import app
 from fedcohort.errors import UnknownName
 from fedcohort.papers import reproduce
 from fedcohort.papers.published import published
+from fedcohort.papers.study import PERFECT_ROW
 
 ROOT = Path(__file__).parents[2]
 PAPERS = ("fedacs", "fedcm", "flash", "flash_rl", "hetero_select")
@@ -85,3 +86,25 @@ def test_the_pages_are_made_of_the_results(tmp_path):
     assert {p.stem for p in made} == {study.paper for study in papers.studies().values()}
     assert made == kept
     assert (tmp_path / "papers.md").read_text() == (ROOT / "docs" / "papers.md").read_text()
+
+
+CHOICE_IS_GIVEN = {  # studies of something else than who is asked
+    "flash:fig5": "the parameters of the loss",
+    "flash-rl:latency": "the clock of random choice",
+    "hetero-select:misalignment": "the score of one selector, against chance",
+    "fedcm:table2": "averaging",
+    "fedcm:table3": "averaging",
+    "fedcm:fig5": "epochs and skew",
+    "fedcm:fig6": "skew",
+    "fedcm:training": "how clients train, in part of Table 4, which has the row",
+    "fedacs:fig2": "skew",
+    "fedacs:fig4": "rewards of groups of clients",
+    "fedacs:fig5": "shares of even clients",
+}
+
+
+@pytest.mark.parametrize("study", papers.studies())
+def test_every_study_of_selection_has_a_perfect_choice(study):
+    cells = papers.studies()[study].cells("laptop")
+    names = {name for cell in cells for name in cell.place}
+    assert any(PERFECT_ROW in name for name in names) == (study not in CHOICE_IS_GIVEN)

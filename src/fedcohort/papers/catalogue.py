@@ -27,7 +27,7 @@ _FILES = (
     "fedcm.fedcm_table4",
     "fedcm.fedcm_table5",
     "fedcm.fedcm_fig5",
-    "fedcm.fedcm_falling_rate",
+    "fedcm.fedcm_training",
     "fedacs.fedacs_table2",
     "fedacs.fedacs_table3",
     "fedacs.fedacs_fig2",

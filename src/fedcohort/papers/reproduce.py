@@ -37,7 +37,7 @@ from fedcohort.registry.lookup import make_method, make_selector, make_task_spec
 from fedcohort.storage.snapshots import write_durably
 
 RESULTS = Path("results")
-SHARED = ("terminal", "best", "early_stop", "final", "drop")  # what results may take from those beside them
+SHARED = ("terminal", "best", "early_stop", "final", "stable", "drop")  # what results may take from those beside them
 Known = dict[tuple[str, str, Place | None], Value]  # by digest, quantity and place; no place: of one run alone
 _UNKNOWN: Any = object()  # no number yet; None is a number that cannot be had (a target that was not reached)
 _MAKERS: dict[str, Callable[[str], Any]] = {

@@ -8,7 +8,7 @@ from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.fedacs import fedacs_table2
 from fedcohort.papers.fedacs.fedacs_setting import ACS, DEPARTURES, ROUNDS, STOP, UNIFORM, reading, run
 from fedcohort.papers.published import published
-from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats, quantity
+from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Study, beats, quantity
 
 ALWAYS, EARLY = "FedACS", "FedACS, early stop"
 ACCURACY, TRAFFIC = "terminal accuracy", "traffic on top"
@@ -23,13 +23,13 @@ def overhead(record: RunRecord) -> float | None:
 
 
 def cells(scale: str) -> Sequence[Cell]:
-    """With and without early stop."""
+    """With and without early stop, and the accuracy of a perfect choice."""
     found = []
     for name, accuracy in ((ALWAYS, fedacs_table2.ACCURACY[UNIFORM][ACS]), (EARLY, None)):
         keys = run(scale, UNIFORM, ACS, stop=name == EARLY)
         found.append(Cell(name, ACCURACY, keys, quantity("terminal"), accuracy))
         found.append(Cell(name, TRAFFIC, keys, reading("traffic", overhead, -1, 100.0), OVERHEAD[name]))
-    return found
+    return [*found, Cell(PERFECT_ROW, ACCURACY, run(scale, UNIFORM, PERFECT_ROW), quantity("terminal"))]
 
 
 def claims(scale: str) -> Sequence[Claim]:

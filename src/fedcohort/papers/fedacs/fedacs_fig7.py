@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedcohort.papers.fedacs.fedacs_setting import ACS, BASE, DEPARTURES, UNIFORM, run
 from fedcohort.papers.fedacs.fedacs_table2 import ACCURACY
-from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats, quantity
+from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Study, beats, quantity
 
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 BEST, ROW, RANDOM = 0.4, "terminal accuracy", "random"
@@ -18,9 +18,12 @@ def column(share: float) -> str:
 
 
 def cells(scale: str) -> Sequence[Cell]:
-    """One run per lambda, and the baseline."""
+    """One run per lambda, the baseline and a perfect choice."""
     least = 0.25 if scale == "smoke" else SHARES[0]  # 10 of 40: the pool is never smaller than the cohort
-    found = [Cell(ROW, RANDOM, run(scale, UNIFORM, BASE), quantity("terminal"), ACCURACY[UNIFORM][BASE])]
+    found = [
+        Cell(ROW, RANDOM, run(scale, UNIFORM, BASE), quantity("terminal"), ACCURACY[UNIFORM][BASE]),
+        Cell(ROW, PERFECT_ROW, run(scale, UNIFORM, PERFECT_ROW), quantity("terminal")),
+    ]
     for share in SHARES:
         keys = run(scale, UNIFORM, ACS, tolerance=max(share, least))
         printed = ACCURACY[UNIFORM][ACS] if share == BEST else None

@@ -18,7 +18,7 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     run,
     windows,
 )
-from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats
+from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Study, beats
 
 ALPHA, REWARD = "mean alpha", "mean R"
 SHARES = {ACS: 0.4, BASE: 1.0}  # a pool of everybody is the baseline, with insights
@@ -40,13 +40,16 @@ def mean_reward(first: int, after: int) -> Callable[[RunRecord], float | None]:
 
 
 def cells(scale: str) -> Sequence[Cell]:
-    """Two numbers x two ways to choose x four pieces of the run."""
+    """Two numbers x two ways to choose x four pieces of the run; alpha of a perfect choice."""
     found = []
     for what, measure, better in ((ALPHA, mean_alpha, -1), (REWARD, mean_reward, 1)):
         for who, share in SHARES.items():
             keys = run(scale, UNIFORM, ACS, tolerance=share)
             for heading, piece in windows(scale).items():
                 found.append(Cell(row(what, who), heading, keys, reading(what, measure(*piece), better, digits=3)))
+    knows = run(scale, UNIFORM, PERFECT_ROW)  # it asks for no insights, so there is no R_i
+    for heading, piece in windows(scale).items():
+        found.append(Cell(row(ALPHA, PERFECT_ROW), heading, knows, reading(ALPHA, mean_alpha(*piece), -1, digits=3)))
     return found
 
 

@@ -83,7 +83,9 @@ def insight_cells(scale: str) -> Sequence[Cell]:
         found.append(Cell(row, ACCURACY, keys, quantity("terminal")))
         found.append(Cell(row, TRAFFIC, keys, reading("traffic", overhead, -1, 100.0), printed))
         found.append(Cell(row, MEAN_ALPHA, keys, reading("mean alpha", skewed, -1, digits=3)))
-    return found
+    knows = run(scale, UNIFORM, PERFECT_ROW)
+    found.append(Cell(PERFECT_ROW, ACCURACY, knows, quantity("terminal")))
+    return [*found, Cell(PERFECT_ROW, MEAN_ALPHA, knows, reading("mean alpha", skewed, -1, digits=3))]
 
 
 def insight_claims(scale: str) -> Sequence[Claim]:

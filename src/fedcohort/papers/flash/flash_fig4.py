@@ -137,13 +137,17 @@ def contexts(scale: str) -> dict[str, str]:
 
 
 def context_cells(scale: str) -> Sequence[Cell]:
-    """Best accuracy at every level, and the virtual time of the whole run."""
+    """Best accuracy at every level and the virtual time of the run; a random and a perfect choice on the same loss."""
     found = []
     for row, selector in contexts(scale).items():
         for heading, level in levels(scale).items():
             keys = flash.run(scale, selector, flash.world(*level, scale=scale), loss=flash.objective(CIFAR))
             found.append(Cell(row, heading, keys, quantity("best")))
             found.append(Cell(row, column(heading, WHOLE), keys, quantity("seconds", digits=0)))
+    for row, selector in ((flash.RANDOM, "uniform"), (PERFECT_ROW, flash.selectors(scale)[PERFECT_ROW])):
+        for heading, level in levels(scale).items():
+            keys = flash.run(scale, selector, flash.world(*level, scale=scale), loss=flash.objective(CIFAR))
+            found.append(Cell(row, heading, keys, quantity("best")))
     return found
 
 

@@ -44,6 +44,8 @@ CHOSEN, RANDOM = "HeteRo-Select", "random half"
 ADAPTIVE, FOLLOWING = "HeteRo-Select, adaptive", "HeteRo-Select, adaptive, and mu follows the loss"
 STABLE_AT, DROP_AT = "stable (%)", "drop (points)"
 SCORE, REST, CHANCE = "whole score", "score without its diversity", "whole scores, shuffled"
+NO_SCORE = "no score"  # the column of those that have no weights
+OTHERS = {RANDOM: "uniform", PERFECT_ROW: perfect("complete")}
 _ENOUGH = {**SEEDS, "laptop": 7}
 
 
@@ -54,13 +56,14 @@ def changed(scale: str, **options: Any) -> str:
 
 
 def weight_cells(scale: str) -> Sequence[Cell]:
-    """One weight at a time."""
+    """One weight at a time, beside a random and a perfect half."""
     levels = of_scale(scale, smoke=(0.1, 2.0), laptop=LEVELS, desk=LEVELS, paper=(0.1, 0.5, 1.0, 1.5, 2.0))
-    return [
+    found = [
         Cell(part, f"weight {level:g}", run(scale, changed(scale, **{weight: level})), STABLE)
         for weight, part in WEIGHTS.items()
         for level in levels
     ]
+    return [*found, *(Cell(row, NO_SCORE, run(scale, text), STABLE) for row, text in OTHERS.items())]
 
 
 def weight_claims(scale: str) -> Sequence[Claim]:
@@ -88,12 +91,13 @@ def grid_levels(scale: str) -> Mapping[str, tuple[float, ...]]:
 
 
 def grid_cells(scale: str) -> Sequence[Cell]:
-    """mu x gamma x how many of twelve are asked."""
+    """mu x gamma x how many of twelve are asked; a random and a perfect choice with mu 0.1."""
     at = grid_levels(scale)
+    texts = {grid_row(mu, g): (changed(scale, gamma=g), mu) for mu in at["mu"] for g in at["gamma"]}
+    texts |= {"random": ("uniform", 0.1), PERFECT_ROW: (OTHERS[PERFECT_ROW], 0.1)}
     return [
-        Cell(grid_row(mu, g), f"{size} of 12", run(scale, changed(scale, gamma=g), size=int(size), mu=mu), STABLE)
-        for mu in at["mu"]
-        for g in at["gamma"]
+        Cell(row, f"{size} of 12", run(scale, text, size=int(size), mu=mu), STABLE)
+        for row, (text, mu) in texts.items()
         for size in at["size"]
     ]
 
@@ -119,8 +123,7 @@ def away_cells(scale: str) -> Sequence[Cell]:
     """Fixed and adaptive numbers and a random half, with everybody there, some away, some dropping out."""
     found = []
     adaptive = changed(scale, adaptive=True)
-    texts = {CHOSEN: hetero(scale), ADAPTIVE: adaptive, FOLLOWING: adaptive, RANDOM: "uniform"}
-    texts[PERFECT_ROW] = perfect("complete")
+    texts = {CHOSEN: hetero(scale), ADAPTIVE: adaptive, FOLLOWING: adaptive, **OTHERS}
     for row, text in texts.items():
         for what in AWAY:
             keys = away(run(scale, text, adapt=0.1 if row == FOLLOWING else 0.0), what)

@@ -62,13 +62,14 @@ def table_claims(scale: str) -> Sequence[Claim]:
 
 
 def mu_cells(scale: str) -> Sequence[Cell]:
-    """The explorative strategy with a weak and a strong pull, and a random half beside it."""
-    rows = {EXPLORATIVE: hetero(scale, tau0=2.0), RANDOM_HALF: "uniform"}
-    return [
-        Cell(row, column, run(scale, text, mu=float(column.removeprefix("mu = "))), quantity("best", digits=2), peak)
-        for row, text in rows.items()
-        for column, peak in PEAKS[row].items()
-    ]
+    """The explorative strategy with a weak and a strong pull, and a random and a perfect half beside it."""
+    rows = {EXPLORATIVE: hetero(scale, tau0=2.0), RANDOM_HALF: "uniform", PERFECT_ROW: perfect("complete")}
+    found = []
+    for row, text in rows.items():
+        for column in PEAKS[EXPLORATIVE]:
+            keys = run(scale, text, mu=float(column.removeprefix("mu = ")))
+            found.append(Cell(row, column, keys, quantity("best", digits=2), PEAKS.get(row, {}).get(column)))
+    return found
 
 
 def mu_claims(scale: str) -> Sequence[Claim]:
