@@ -1,4 +1,4 @@
-"""FedACS, sections VII-B and VII-C: poisoners against FedACS and Oort; what the insight costs; the whole network's.
+"""FedACS, sections VII-A and VII-C: poisoners against FedACS and Oort; what the insight costs; the whole network's.
 
 A poisoner's labels are all wrong (y becomes K - 1 - y) and its training is honest. Oort looks for high losses and so
 finds poisoners; what protects it is the ban on clients that were asked often. FedACS sees updates that point elsewhere.

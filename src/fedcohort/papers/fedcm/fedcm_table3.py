@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcohort.papers.fedcm.fedcm_setting import DEPARTURES, PDP, PROX, SCORES, WORLDS, filtered, row, run
+from fedcohort.papers.fedcm.fedcm_setting import (
+    CLASS,
+    CLIENT,
+    DEPARTURES,
+    PDP,
+    PROX,
+    SCORES,
+    WORLDS,
+    filtered,
+    row,
+    run,
+)
 from fedcohort.papers.published import published
 from fedcohort.papers.study import SEEDS, Cell, Claim, Study, beats, quantity
 
@@ -24,10 +35,10 @@ def cells(scale: str) -> Sequence[Cell]:
 
 
 def claims(scale: str) -> Sequence[Claim]:
-    """CA improves both algorithms in both worlds, with either score."""
+    """CA improves both algorithms in both worlds, with either score; by far more where classes are skewed."""
     del scale
     found = []
-    for world in WORLDS:
+    for world in (CLASS, CLIENT):
         for algorithm in (PROX, PDP):
             printed = PUBLISHED[world][algorithm]
             for score, name in SCORES.items():

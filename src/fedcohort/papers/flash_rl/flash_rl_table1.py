@@ -106,7 +106,7 @@ def claims_cifar(scale: str) -> Sequence[Claim]:
 
 
 def claims_mnist(scale: str) -> Sequence[Claim]:
-    """As accurate as FAVOR, and faster."""
+    """Faster, which is what the text says of MNIST, and as accurate as FAVOR."""
     del scale
     places = [accuracy_of(d) for d in divisions(MNIST)]
     alike = [
@@ -119,7 +119,7 @@ def claims_mnist(scale: str) -> Sequence[Claim]:
         )
         for place, division in zip(places, divisions(MNIST), strict=True)
     ]
-    return [*alike, *_latency_claims(MNIST)]
+    return [*_latency_claims(MNIST), *alike]
 
 
 def _study(block: str, data: str, claims: Callable[[str], Sequence[Claim]]) -> Study:
