@@ -2,7 +2,7 @@
 
     python benchmarks/scaffold_causes.py flash "as it is" 1        # one run, 10 to 25 seconds; needs CIFAR-10
     python benchmarks/scaffold_causes.py --grid                    # all of GRID, into results/; continues where it stopped
-    python benchmarks/scaffold_causes.py --show                    # the runs of results/scaffold_causes.json
+    python benchmarks/scaffold_causes.py --show                    # the tables of docs/methods/scaffold.md, from results/
 
 FLASH's Table I with 30 % skewed clients at scale laptop: CIFAR-10, 50 clients, 10 asked, 30 rounds, Adam, option I. With
 K the clients that have a variate, the corrected mean gradient of a cohort S differs from g, that of all clients, by
@@ -184,6 +184,43 @@ def grid() -> None:
             print(f"{who} {change} {seed} {how['solver']}: {stored['runs'][-1]['best']:.1f}", flush=True)
 
 
+def differences() -> None:
+    """Selectors of FLASH's Table I minus random choice, over the seeds that both have, under SCAFFOLD and FedAvg."""
+    blocks, columns = ("both", "noniid", "noise"), ("SCAFFOLD", "FedAvg")
+    print("| points against random choice (seeds) | " + " | ".join(f"{b}, {c}" for b in blocks for c in columns) + " |")
+    print("|---" * (1 + len(blocks) * len(columns)) + "|")
+    found: dict[str, list[str]] = {}
+    for block in blocks:
+        cells = json.loads((RESULT.parent / f"flash-table1-{block}-laptop.json").read_text())["cells"]
+        values = {(c["row"], c["column"]): c["values"] for c in cells}
+        for row in dict.fromkeys(row for row, column in values if column == "SCAFFOLD" and row != "Random"):
+            for column in columns:
+                mine, base = values[row, column], values["Random", column]
+                gaps = [mine[seed] - base[seed] for seed in mine if seed in base]
+                found.setdefault(row, []).append(f"{np.mean(gaps):+.1f} ({len(gaps)})" if gaps else "-")
+    for row, texts in found.items():
+        print(f"| {row} | {' | '.join(texts)} |")
+
+
+def table(solver: str) -> None:
+    """Best accuracy by change and selector: the mean over the seeds, and their range."""
+    runs = [run for run in json.loads(RESULT.read_text())["runs"] if run["solver"] == solver]
+    print(f"| {solver} | " + " | ".join(f"`{who.partition('(')[0]}`" for who in SELECTORS) + " |")
+    print("|---" * (1 + len(SELECTORS)) + "|")
+    for change, words in CHANGES.items():
+        best = [[run["best"] for run in runs if (run["selector"], run["change"]) == (who, change)] for who in SELECTORS]
+        texts = [f"**{np.mean(b):.1f}** ({min(b):.1f} to {max(b):.1f})" if b else "-" for b in best]
+        if any(best):
+            print(f"| {words} | {' | '.join(texts)} |")
+    noted = [[run for run in runs if run["change"] == "as it is" and run["selector"] == who] for who in SELECTORS]
+    for name in ("cosine plain", "cosine corrected", "along g: cohort", "along g: c", "along g: zeros", "no variate"):
+        if solver == "adam":
+            means = (f"{np.mean([run['errors'][name] for run in of]):.2f}" for of in noted)
+            print(f"| {name} | {' | '.join(means)} |")
+    shares = (f"{np.mean([run['skewed asked'] for run in of]):.0%}" for of in noted)
+    print(f"| skewed clients among those asked | {' | '.join(shares)} |")
+
+
 def main() -> None:
     """One run, the grid, or those that were stored."""
     parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -195,18 +232,18 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--note", action="store_true", help="note errors in every third round from round 8 on")
     parser.add_argument("--grid", action="store_true", help="all runs of the grid that are not stored")
-    parser.add_argument("--show", action="store_true", help="print the stored runs")
+    parser.add_argument("--show", action="store_true", help="print the tables of the page")
     args = parser.parse_args()
     if args.grid:
         grid()
         return
-    if not args.show:
-        keys = {"solver": args.solver, "lr": args.lr, "epochs": args.epochs, "note": args.note}
-        print(json.dumps(play(args.selector, args.change, args.seed, **keys), indent=1))
+    if args.show:
+        differences()
+        table("adam")
+        table("sgd")
         return
-    for run in json.loads(RESULT.read_text())["runs"]:
-        where = f"{run['solver']} {run['lr']} E={run['epochs']} seed {run['seed']}"
-        print(f"{run['selector']:24} {run['change']:15} {where:28} best {run['best']:.1f} last {run['last']:.1f}")
+    keys = {"solver": args.solver, "lr": args.lr, "epochs": args.epochs, "note": args.note}
+    print(json.dumps(play(args.selector, args.change, args.seed, **keys), indent=1))
 
 
 if __name__ == "__main__":
