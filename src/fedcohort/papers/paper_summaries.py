@@ -198,7 +198,7 @@ SUMMARIES: dict[str, PaperSummary] = {
         "Rivals as in the authors' code; early stop as in the paper. `insight='update'` takes the whole network's "
         "ordinary update instead: no extra step, no traffic. A perfect choice is the least skewed 40 % at scale laptop "
         "and, at scale desk, even cohorts of all clients. FedACS is above it in places (uniform at scale laptop, "
-        "inverse Pareto at scale desk): it is no ceiling.",
+        "inverse Pareto at scale desk): it is not a ceiling.",
         "The analytics tell groups of clients apart by their reward, the bandit asks the less skewed, and FedACS is "
         "more accurate than random choice: at scale desk, with the paper's samples per client, by no fewer points "
         "than in the paper, and sooner. Of what skew costs that wins back more than half on average, as in the paper, "
