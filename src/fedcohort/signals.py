@@ -127,6 +127,7 @@ _ALL = (
         4,
         1,
         "cross-entropy of the broadcast model on local validation data",
+        True,
     ),
     Signal(
         "probe_robust_loss",

@@ -334,3 +334,9 @@ def test_pages_say_undecided_where_the_digits_table_has_too_few_seeds():
     rows = [line for page in pages for line in page.splitlines() if line.startswith("| `") and " | - | " not in line]
     assert len(rows) > 20
     assert all("(undecided)" in row for row in rows) == (stored["seeds"] < paired.VERDICT_SEEDS)
+
+
+def test_ties_are_ties_whatever_subtraction_leaves():
+    """0.54 twice, as differences of accuracies in percent left it."""
+    noisy = [0.5400000000000027, 0.5399999999999991, -1.0, 2.0, 3.0, -0.2]
+    assert paired.wilcoxon(noisy) == paired.wilcoxon([0.54, 0.54, -1.0, 2.0, 3.0, -0.2])

@@ -143,3 +143,11 @@ def test_papers_are_called_as_their_selectors_with_any_case():
     assert [s.id for s in papers.chosen("FLASH-RL:latency")] == ["flash-rl:latency"]
     assert {s.paper for s in papers.chosen("Hetero-Select")} == {"hetero-select"}
     assert {s.paper for s in papers.chosen("flash")} == {"flash"}
+
+
+def test_differences_that_cancel_speak_for_nobody():
+    left = {("a", "x"): dict.fromkeys(range(6), 0.3), ("a", "y"): dict.fromkeys(range(6), 0.1)}
+    right = {("b", "x"): dict.fromkeys(range(6), 0.2), ("b", "y"): dict.fromkeys(range(6), 0.2)}
+    claim = Claim("a beats b", tuple(left), tuple(right))
+    (found,) = judge([claim], left | right, dict.fromkeys(left, 1), {})
+    assert (found["wins"], found["losses"], found["p"]) == (0, 0, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 
+import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 from typer.testing import CliRunner
@@ -16,7 +17,9 @@ from fedcohort.experiment.config import KEYS, RunConfig, from_mapping
 from fedcohort.flower import CohortStrategy
 from fedcohort.flower.server.strategy_settings import LONGEST, StrategySettings
 from fedcohort.rounds.policy import RoundPolicy
+from fedcohort.selectors import Uniform
 from fedcohort.sim.run_settings import RunSettings
+from fedcohort.types import Cohort
 
 CHANGED = {
     "cohort_size": 6,
@@ -168,3 +171,38 @@ def test_a_schedule_and_an_early_close_do_not_go_together():
 def test_a_schedule_that_is_not_a_text_is_answered_with_one_that_is():
     with pytest.raises(BadParameter, match=r"it must be a text; use e\.g\. '0:all, 1:10'"):
         RoundPolicy(size_schedule=[[0, "all"], [1, 10]])
+
+
+def test_a_schedule_has_one_way_to_be_written():
+    assert RoundPolicy(size_schedule="0:all,1: 10").size_schedule == "0:all, 1:10"
+    assert RunSettings(lr_schedule=" 5:0.10,7:1e-2").lr_schedule == "5:0.1, 7:0.01"
+    assert RunSettings(lr_schedule=" ").lr_schedule == ""
+
+
+def test_a_number_of_a_schedule_that_is_far_too_long_is_refused_in_one_sentence():
+    with pytest.raises(BadParameter, match="is not ROUND:FACTOR"):
+        RunSettings(lr_schedule="1" * 5000 + ":0.1")
+
+
+def test_probes_train_at_the_rate_of_the_round():
+    """One epoch of training and a probe of one local epoch move the weights alike."""
+    moved = []
+
+    class Looks(Uniform):
+        needs = frozenset({"probe_weights", "weights", "delta"})
+
+        def probe(self, rnd, rng):
+            return rnd.available[:4]
+
+        def select(self, rnd, rng):
+            self.probed = np.array(rnd.probed.signals["probe_weights"])
+            return Cohort(rnd.available[:4])
+
+        def observe(self, result):
+            start = result.signals["weights"] - result.signals["delta"]
+            moved.append((np.abs(self.probed - start).mean(), np.abs(result.signals["delta"]).mean()))
+
+    keys = {"task": "digits-softmax(epochs=1)", "world": "iid-v1", "cohort_size": 4}
+    fc.simulate(Looks(), rounds=2, lr_decay=0.1, lr_schedule="0:0.01", **keys)
+    for probed, trained in moved:
+        assert probed == pytest.approx(trained, rel=1e-3)

@@ -170,7 +170,7 @@ def test_needs_are_checked_before_the_first_round():
     ("selector", "level", "remedy"),
     [
         ("flash", "P1", "use preset='robust', or allow it with"),
-        ("cool-down(inner='flash')", "P1", "use preset='robust', or allow it with"),
+        ("cool-down(inner='flash')", "P1", "use preset='robust' of the inner Flash, or allow it with"),
         ("flash(refresh='none')", "P1", "use reward='improvement', refresh='selected', or allow it with"),
         ("restless-bandit(reward='model')", "P1", "use reward='improvement', or allow it with"),
         ("flash", "P0", "is allowed here; allow it with"),  # what that preset reads is not allowed either
@@ -183,7 +183,7 @@ def test_a_refused_selector_names_the_arguments_with_which_it_would_do(selector,
     assert remedy in str(refusal.value)
     if remedy.startswith("use "):
         name = selector.partition("(")[0] if "inner" not in selector else "flash"
-        arguments = remedy.removeprefix("use ").partition(", or")[0]
+        arguments = remedy.removeprefix("use ").partition(", or")[0].removesuffix(" of the inner Flash")
         Session(make_selector(f"{name}({arguments})"), cohort_size=1, seed=0, max_privacy=level)
 
 

@@ -14,6 +14,8 @@ from fedcohort.core.stats import spearman
 from fedcohort.errors import BadParameter, UnknownName
 from fedcohort.experiment.config import from_mapping
 from fedcohort.experiment.runs import build
+from fedcohort.registry.lookup import make_selector
+from fedcohort.rounds.session import Session
 from fedcohort.selectors._parts import flash_context as context
 from fedcohort.selectors._parts.flash_context import per_second
 from fedcohort.selectors._parts.scoring import best
@@ -394,3 +396,27 @@ def test_a_reward_between_two_probes_needs_probes():
     with pytest.raises(BadParameter, match="refresh = 'none' with reward = 'improvement'"):
         Flash(preset="robust", refresh="none")
     assert Flash(refresh="none").needs
+
+
+@pytest.mark.parametrize("scope", ["client", "global"])
+def test_of_two_equal_losses_the_faster_is_the_smaller_also_in_cohorts_of_one(scope):
+    """The median duration of one client is its own: measured in it, a slow loss would be next to nothing."""
+    flash = Flash(reward="model", refresh="none", standardise=False, trim=0.0, scope=scope)
+    for t, seconds in enumerate([10.0, 10.0, 10.0, 1.0, 100.0, 10.0]):
+        told(flash, t, np.array([t]), [seconds], [-1.0])
+    assert flash.state.reward[2:5] == pytest.approx([-0.1, -0.01, -1.0])  # as usual, fast, slow; 10 s are usual
+
+
+@pytest.mark.parametrize("name", ["flash", "restless-bandit", "neural-bandit"])
+def test_clients_with_high_slots_may_be_away_where_no_population_is_told(name):
+    session, rng = Session(make_selector(name), cohort_size=3, seed=0), np.random.default_rng(0)
+
+    def answer(clients, names):
+        return Probed(clients, Signals({n: rng.random(clients.size) for n in names}))
+
+    for t, there in enumerate((np.arange(5, 10), np.arange(4))):
+        clients = session.ask(there, probe=answer).clients
+        assert np.isin(clients, there).all()
+        ones = {n: np.ones(clients.size) for n in ("model_gain", "robust_loss", "val_loss")}
+        ok = np.full(clients.size, Outcome.OK, np.int8)
+        session.tell(RoundResult(t, clients, ok, np.ones(clients.size), Signals(ones)))

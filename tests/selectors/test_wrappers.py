@@ -491,3 +491,10 @@ def test_needs_follow_those_of_the_inner_selector():
     wrapped = WarmUp(inner=inner)
     inner.needs = frozenset({"samples"})
     assert wrapped.needs == frozenset({"samples"})
+
+
+@pytest.mark.parametrize("text", ["cool-down(inner='flash')", "cool-down(inner=\"warm-up(inner='flash')\")"])
+def test_remedies_say_whose_arguments_they_name(text):
+    selector = make_selector(text)
+    assert selector.does_without["model_gain"] == "preset='robust' of the inner Flash"
+    assert selector.learns_from["model_gain"].endswith("reward='improvement' of the inner Flash")

@@ -70,6 +70,11 @@ def _measured(claim: Claim, values: Values, better: int, published: Mapping[Plac
     }
 
 
+def _exact(numbers: Any) -> Differences:
+    """In printed units, without the noise of subtraction: what cancels is zero, and speaks for nobody."""
+    return np.asarray(np.round(np.asarray(numbers, np.float64), 9) + 0.0)
+
+
 def _known(p: float | None) -> float:
     """What was not measured yet is one of the claims all the same."""
     return 1.0 if p is None else p
@@ -89,7 +94,7 @@ def _sign(claim: Claim, pairs: Sequence[tuple[Value, Value]], better: int) -> in
     """1 where a seed speaks for the claim, -1 where it speaks against it; what is not reached loses to what is."""
     known = [a - b for a, b in pairs if a is not None and b is not None]
     if len(known) == len(pairs):
-        d = float(np.mean(known))
+        d = float(_exact(np.mean(known)))
         return int(np.sign(better * d - claim.margin if claim.within is None else claim.within - abs(d)))
     reached = sum((a is not None) - (b is not None) for a, b in pairs)
     return int(np.sign(reached if claim.within is None else -abs(reached)))
@@ -102,8 +107,8 @@ def _p(gains: Differences, wins: int, losses: int, *, complete: bool) -> float:
 def _gains(claim: Claim, d: Differences, better: int) -> Differences:
     """By how much each seed speaks for the claim; of "within", the distance from the nearer end."""
     if claim.within is None or not d.size:
-        return better * d - claim.margin
-    return claim.within - d if d.mean() >= 0 else claim.within + d
+        return _exact(better * d - claim.margin)
+    return _exact(claim.within - d if d.mean() >= 0 else claim.within + d)
 
 
 def _verdict(claim: Claim, row: Mapping[str, Any], better: int) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from fedcohort.core.constraints import Choice, Count, CountOrZero, Either, Interval, NotNegative, Share
 from fedcohort.errors import check, check_fields
-from fedcohort.rounds.schedules import Sizes, in_force, sizes
+from fedcohort.rounds.schedules import Sizes, in_force, sizes, written
 from fedcohort.signals import PRIVACY_LEVELS
 
 ADAPTIVE = "adaptive"
@@ -57,7 +57,8 @@ class RoundPolicy:
             check(value <= self.cohort_size, f"{name} = {value}", rule, "use a smaller number or a larger cohort")
         if self.buffer_size:
             self._check_asynchronous()
-        if sizes(self.size_schedule):
+        object.__setattr__(self, "size_schedule", written(sizes(self.size_schedule)))
+        if self.size_schedule:
             rule = "with a schedule a round closes at the size it has"
             remedy = "leave one of the two out"
             check(self.close_after == 0, f"close_after = {self.close_after} with size_schedule", rule, remedy)

@@ -9,12 +9,13 @@ from itertools import pairwise
 from typing import Annotated, TypeVar
 
 from fedcohort.core.constraints import Text
-from fedcohort.errors import check
+from fedcohort.errors import check, shown
 
 EVERYBODY = "all"  # in a schedule of sizes
 SIZES, FACTORS = "'0:all, 1:10'", "'50:0.1, 75:0.01'"
 Sizes = Annotated[str, Text(SIZES)]
 Factors = Annotated[str, Text(FACTORS)]
+LONGEST = 20  # characters of a number
 T = TypeVar("T")
 
 
@@ -42,6 +43,15 @@ def factors(schedule: str) -> tuple[tuple[int, float], ...]:
     return tuple((first, float(factor)) for first, factor in entries)
 
 
+def written(entries: tuple[tuple[int, object], ...]) -> str:
+    """One way to write a schedule.
+
+    >>> written(sizes("0:all,1:  10")), written(factors("50:0.10"))
+    ('0:all, 1:10', '50:0.1')
+    """
+    return ", ".join(f"{first}:{EVERYBODY if value is None else value}" for first, value in entries)
+
+
 def in_force(entries: tuple[tuple[int, T], ...], index: int, before: T) -> T:
     """What a schedule says for round `index`; `before` holds until its first round.
 
@@ -54,10 +64,11 @@ def in_force(entries: tuple[tuple[int, T], ...], index: int, before: T) -> T:
 def _entries(key: str, schedule: str, fine: Callable[[str], bool], rule: str, example: str) -> list[tuple[int, str]]:
     """The entries of a schedule in rising order, with values that are `fine`; a bad one is named with the rule."""
     found: list[tuple[int, str]] = []
-    name, remedy = f"{key} = {schedule!r}", f"write e.g. {example}"
+    name, remedy = shown(key, schedule), f"write e.g. {example}"
     for entry in filter(None, (part.strip() for part in schedule.split(","))):
         first, _, value = (part.strip() for part in entry.partition(":"))
-        check(first.isdecimal() and fine(value), name, f"{entry!r} is not {rule}", remedy)
+        fits = first.isdecimal() and len(first) < LONGEST and len(value) < LONGEST and fine(value)
+        check(fits, name, f"{entry[:40]!r} is not {rule}", remedy)
         found.append((int(first), value))
     rising = all(a < b for (a, _), (b, _) in pairwise(found))
     check(rising, name, "its rounds must rise", remedy)

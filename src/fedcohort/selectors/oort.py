@@ -24,10 +24,11 @@ Departures from the paper
     * A client that fails counts as tried, with the time that the server waited for it; its utility stays as it was.
     * The k-th best, not the (k+1)-th, sets the cut-off (the code's index runs off the end when all are admitted).
     * Where preset "code" is not the authors' code: utilities are scaled, and T is taken, over the tried clients that
-      are available (there: over all that are registered); all clients above the cut-off are drawn from (there: at
-      most `sample_window` = 5 times the number wanted); odds of the untried are their samples (there: times the speed
-      penalty, for speeds are told at registration); the percentile is at int(p (n - 1)) of the sorted durations
-      (there: at int(p n), at most n - 1).
+      are available (there: utilities over all available ones, the untried with their prior, and T over all that are
+      registered); all untried are drawn from (there: the `sample_window` = 5 times as many as wanted with the largest
+      prior), with odds by their samples (there: times the speed penalty, for speeds are told at registration); the
+      percentile is at int(p (n - 1)) of the sorted durations (there: at int(p n), at most n - 1); eps decays after
+      each round (there: before its first use, too); the pacer looks at all that replied (there: at the exploited).
     * preset "fedacs" is the comparison version of the FedACS authors: utility is the mean training loss, everybody is
       tried once first, the best are admitted, as many as a fifth of all clients, no system term, and a ban with the
       100th round that is never lifted.

@@ -136,7 +136,7 @@ class Federation:
 
     def probe(self, index: int, model: Model, clients: Index, names: frozenset[str]) -> Probed:
         """Ask clients a question without training; those that drop out or take too long do not answer."""
-        plan = replace(self.task.plan(), seed=self.settings.seed, round=index)
+        plan = self._plan(index)
         size = FLOAT * (model.params.size + model.buffers.size)
         up = self._signal_bytes(names, model)
         passes = 1.0 if "probe_weights" in names else FORWARD
@@ -153,14 +153,18 @@ class Federation:
 
     def plan(self, index: int, cohort: Cohort) -> Plan:
         """The task's plan for this round, with what the selector directs."""
-        base, factor = self.task.plan(), self.settings.lr_factor(index)
-        lr: Any = base.lr if factor == 1.0 else np.asarray(base.lr) * factor
-        plan = replace(base, seed=self.settings.seed, round=index, lr=lr)
+        plan = self._plan(index)
         if "work" in cohort.directives:
             work = np.asarray(cohort.directives["work"], np.float64)
             epochs = np.maximum(np.rint(plan.epochs_of(work.size) * work), 1).astype(np.int64)
             plan = replace(plan, epochs=epochs)
         return plan
+
+    def _plan(self, index: int) -> Plan:
+        """The task's plan with the learning rate of this round."""
+        base, factor = self.task.plan(), self.settings.lr_factor(index)
+        lr: Any = base.lr if factor == 1.0 else np.asarray(base.lr) * factor
+        return replace(base, seed=self.settings.seed, round=index, lr=lr)
 
     # -- out and back ----------------------------------------------------------------------------------------------
 

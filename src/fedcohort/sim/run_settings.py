@@ -9,7 +9,7 @@ from typing import Annotated
 from fedcohort.core.constraints import Count, CountOrZero, Interval, Positive
 from fedcohort.errors import check
 from fedcohort.rounds.policy import Privacy, RoundPolicy, setting
-from fedcohort.rounds.schedules import Factors, factors, in_force
+from fedcohort.rounds.schedules import Factors, factors, in_force, written
 from fedcohort.rounds.validation_score import ACCURACY, ERRORS
 
 Goal = Annotated[float, Interval(0, 1, example=0.8)]
@@ -39,7 +39,7 @@ class RunSettings(RoundPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        factors(self.lr_schedule)  # refuses what cannot be read
+        object.__setattr__(self, "lr_schedule", written(factors(self.lr_schedule)))
         rises = not (self.stop_at and self.score in ERRORS)
         rule = "a run ends where its score rises to stop_at, and this one falls"
         check(rises, f"stop_at = {self.stop_at} with score = {self.score!r}", rule, "use patience, or another score")

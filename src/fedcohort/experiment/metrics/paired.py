@@ -91,6 +91,7 @@ def wilcoxon(difference: ArrayLike) -> float:
     Exact, except where differences are tied in size and there are more than EXACT of them.
     """
     d = np.asarray(difference, np.float64)
+    d = np.round(d / max(float(np.abs(d).max(initial=0.0)), 1e-300), 12)  # the noise of subtraction would break ties
     d = d[np.flatnonzero(d)]
     if d.size < 2:
         return 1.0

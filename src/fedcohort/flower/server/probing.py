@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from fedcohort import signals as catalogue
 from fedcohort.core.plain_text import shown
 from fedcohort.core.rng import generator
 from fedcohort.flower import wire
@@ -68,7 +69,9 @@ class Questions:
         except Exception as error:
             raise Refused(f"malformed: {type(error).__name__}") from None
         for name, value in found.items():
-            if not np.all(np.abs(np.asarray(value, np.float64)) <= SANE):
+            number = np.asarray(value, np.float64)
+            sane = np.abs(number) <= SANE  # False for NaN and infinity
+            if not np.all(sane | np.isnan(number) if catalogue.get(name).optional else sane):
                 raise Refused(f"signal-not-sane:{name}")
         return found
 

@@ -11,6 +11,8 @@ Context of client i before round t, and the reward for its work in round t:
 
 (C4) reads Alg. 1, line 20, as a vector: V is the server's validation data, w_t(i) the model that client i uploads. Most
 single models are worse than the common one, and a loss over a long duration would be a small one: so it is multiplied.
+The median is that of the cohort; of all known clients where fewer than four are paid, whose rewards are set against
+those of other rounds, and in (C3).
 
 L^{t+1} is only known when round t + 1 asks for it. So the rewards of a cohort are settled one round later, from
 the probe answers, by a function without side effects: `select` uses its result, `observe` commits the same one.
@@ -44,7 +46,7 @@ from fedcohort.core import draw, stats
 from fedcohort.core.constraints import Choice, counted
 from fedcohort.core.table import column, ragged
 from fedcohort.errors import check
-from fedcohort.selectors._parts.feature_scaling import MovingReward, Scale, Trim, standardise
+from fedcohort.selectors._parts.feature_scaling import FEW, MovingReward, Scale, Trim, standardise
 from fedcohort.selectors._parts.scoring import best, sample
 from fedcohort.types import Index, Mask, Probed, Real, Round, RoundResult, Signals
 
@@ -141,7 +143,7 @@ class Context:
         if self.refresh in ("all", "none"):
             return rnd.available if self.refresh == "all" else rnd.available[:0]
         wanted = np.zeros(rnd.population, np.bool_)
-        wanted[s.asked] = True
+        wanted[s.asked[s.asked < rnd.population]] = True
         if self.refresh != "selected":
             wanted[draw.uniform(rnd.available, counted(self.refresh, "sample"), rng)] = True
         elif self.staleness > 0:
@@ -178,11 +180,12 @@ class Context:
         """Contexts and rewards of these places of the last cohort; `drop` are all changes that were measured."""
         clients = s.asked[at]
         if self.scope == "global" and drop.size:
-            change = stats.winsorise(drop, 1 - self.trim, self.trim).mean(keepdims=True)
-            r = np.repeat(self._size(change), at.size) / (max(s.tau, 1e-9) if self.per_second else 1.0)  # C3
+            change = self._size(stats.winsorise(drop, 1 - self.trim, self.trim).mean(keepdims=True))
+            change = per_second(change, np.array([s.tau]), _usual(s)) if self.per_second else change  # C3
+            r = np.repeat(change, at.size)
         else:
-            r = self._size(mine)
-            r = per_second(r, s.seconds[clients]) if self.per_second else r  # C2, C4
+            r, unit = self._size(mine), 0.0 if at.size >= FEW else _usual(s)
+            r = per_second(r, s.seconds[clients], unit) if self.per_second else r  # C2, C4
         s.reward[clients], s.paid[clients] = r, True
         return s.asked_x[at], self._scaled(s, np.asarray(r, np.float64))
 
@@ -294,15 +297,23 @@ def opening(initial: str, rnd: Round, rng: np.random.Generator) -> Index:
     return draw.uniform(rnd.available, min(k, rnd.size), rng)
 
 
-def per_second(change: Real, seconds: Real) -> Real:
+def _usual(s: ContextState) -> float:
+    """The median duration of all clients known so far."""
+    known = sample(np.flatnonzero(s.seconds > 0))
+    return float(np.median(s.seconds[known])) if known.size else 1.0
+
+
+def per_second(change: Real, seconds: Real, unit: float = 0.0) -> Real:
     """Changes over durations, so that of two equal ones the faster is better, also where both are for the worse.
 
     A negative change over a long duration would be a small one: it is multiplied by the duration instead, in units of
-    the median one.
+    the median one, or of `unit` where the changes are compared with others than these.
 
     >>> per_second(np.array([3.0, 3.0, -3.0, -3.0]), np.array([1.0, 3.0, 1.0, 3.0])).tolist()
     [3.0, 1.0, -0.75, -2.25]
     """
     t = np.maximum(seconds, 1e-9)
+    if t.size == 0:
+        return change
     with np.errstate(over="ignore"):
-        return np.asarray(np.where(change < 0, change * (t / np.median(t) ** 2), change / t)) if t.size else change
+        return np.asarray(np.where(change < 0, change * (t / (unit or np.median(t)) ** 2), change / t))

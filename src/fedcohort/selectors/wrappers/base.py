@@ -52,10 +52,15 @@ class Wrapper(StatefulSelector[S]):
             "pass e.g. inner=Oort(), or use a text: make_selector(\"warm-up(inner='oort')\")",
         )
         self.reads_score = isinstance(self.inner, ScoreReader) and self.inner.reads_score
-        self.learns_from = self.inner.learns_from if isinstance(self.inner, SignalLearner) else {}
-        self.does_without = self.inner.does_without if isinstance(self.inner, Frugal) else {}
+        self.learns_from = self._of_inner(self.inner.learns_from if isinstance(self.inner, SignalLearner) else {})
+        self.does_without = self._of_inner(self.inner.does_without if isinstance(self.inner, Frugal) else {})
         exempt = self.inner.exempt if isinstance(self.inner, Exempting) else {}  # what cannot hold inside cannot here
         self.exempt = {**exempt, "exact_size": inexact} if inexact else {**exempt}
+
+    def _of_inner(self, remedies: Mapping[str, str]) -> dict[str, str]:
+        """Remedies name arguments of the inner selector, which the wrapper has not."""
+        whose = "" if isinstance(self.inner, Wrapper) else f" of the inner {type(self.inner).__name__}"
+        return {signal: f"{text}{whose}" for signal, text in remedies.items()}
 
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
