@@ -82,7 +82,7 @@ def _key(sheet: Sheet, result: Mapping[str, Any]) -> None:
         sheet.path(_diamond(318, 36), "s1")
         sheet.text(328, 40, "published", colour="pale")
     else:
-        sheet.text(318, 40, "the paper prints a curve, no numbers", colour="pale")
+        sheet.text(318, 40, "no published numbers", colour="pale")
     words = f"scale {result['scale']}: compare orders within a panel, not levels"
     sheet.text(988, 40, words, anchor="end", colour="pale")
 

@@ -84,4 +84,4 @@ def _stable(record: RunRecord, _: Lookup) -> Value:
     return metrics.terminal(record.history.accuracy, LAST)
 
 
-STABLE = Quantity("stable", _stable, factor=100.0, digits=2)
+STABLE = Quantity("stable", _stable, factor=100.0, digits=2, alone=True)
