@@ -140,11 +140,11 @@ SUMMARIES: dict[str, PaperSummary] = {
         "Oort's figures are quoted in our specification, not in the summary. The temperature of the main runs is not "
         "stated: tau0 = 1.",
         "The chosen half is behind all clients; at scale desk, with all data, there is one seed of that so far. "
-        "Against a random half it is inside the noise at scale laptop: ahead in three of six seeds, behind on average, "
-        "and no better by its peak, its final accuracy or its drop. With clients away it is level, and steadier in most "
-        "seeds. A perfect half is well ahead of a random one there, but not where many replies are lost (three seeds). "
-        "That a high score goes with aligned updates, the paper's central assumption, does not show: six seeds, inside "
-        "the noise.",
+        "Against a random half it is inside the noise at scale laptop: ahead in three of six seeds, behind on "
+        "average, and no better by its peak, its final accuracy or its drop. With clients away it is level, and "
+        "steadier in most seeds. A perfect half is well ahead of a random one there, but not where many replies are "
+        "lost (three seeds). That a high score goes with aligned updates, the paper's central assumption, does not "
+        "show: six seeds, inside the noise.",
         "The choice is uneven in each round, but its favourites change, for staleness and fairness are in the score. "
         "With so skewed a division a class may be at one or two clients only, and a model forgets what is not asked. "
         "What each weight does, and how it copes with drop-out, are studies of their own.",
