@@ -179,8 +179,8 @@ SUMMARIES: dict[str, PaperSummary] = {
         "the paper. FedAvg of eq. 3 counts those that were not asked with the old model, so that each round moves 0.4 "
         "of the way. That is slow, and the paper's FedAvg reaches its final accuracy only in round 100; here it is "
         "still rising after the 30 rounds of scale laptop, and at scale desk it is at its last level in rounds 29 to "
-        "79. In both, a rate that stays leaves more noise in whole steps than in short ones. With weights by size the "
-        "subset is chosen for a plain mean of logits and averaged otherwise.",
+        "79. At scale laptop a rate that falls takes noise out of FedPdp's whole steps, and time from FedAvg. With "
+        "weights by size the subset is chosen for a plain mean of logits and averaged otherwise.",
         (
             RowDifference("fedcm:table4", "class heterogeneity, CA, Dirac delta", "class heterogeneity, without CA"),
             RowDifference("fedcm:table4", "client heterogeneity, CA, Dirac delta", "client heterogeneity, without CA"),
