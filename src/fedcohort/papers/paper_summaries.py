@@ -176,8 +176,9 @@ SUMMARIES: dict[str, PaperSummary] = {
         "later code of the same group, FedCM-UCB beats FedAvg with weights by size as well (scale laptop, six seeds), "
         "and with augmentation it seems to; FedPdp alone is as far ahead or further. In the 100 rounds of scale desk "
         "FedPdp is well behind FedAvg in both worlds (six and three seeds); a bandit with CA wins about half of that "
-        "back, and stays behind FedAvg, and a perfect choice is level with it (three seeds). Two of the main claims "
-        "that hold are about data, not about FedCM: skewed data are harder to learn from (Figs. 5 and 6).",
+        "back, and stays behind FedAvg (with a rate that falls, too: two seeds), and a perfect choice is level with "
+        "it (three seeds). Two of the main claims that hold are about data, not about FedCM: skewed data are harder "
+        "to learn from (Figs. 5 and 6).",
         "Most of the published lead is not CA's or the bandits': FedPdp alone is 10 and 18 points ahead of FedAvg in "
         "the paper. FedAvg of eq. 3 counts those that were not asked with the old model, so that each round moves 0.4 "
         "of the way. That is slow, and the paper's FedAvg reaches its final accuracy only in round 100; here it is "
