@@ -28,6 +28,9 @@ import numpy as np
 from fedcohort.experiment.config import from_mapping
 from fedcohort.experiment.runs import Objects, build
 from fedcohort.methods.scaffold import Scaffold
+from fedcohort.papers import reproduce
+from fedcohort.papers.flash import flash_setting as flash
+from fedcohort.papers.paper_evidence import difference
 from fedcohort.protocols import Aggregation
 from fedcohort.types import Index, Model, Plan, Updates
 
@@ -186,18 +189,18 @@ def grid() -> None:
 
 def differences() -> None:
     """Selectors of FLASH's Table I minus random choice, over the seeds that both have, under SCAFFOLD and FedAvg."""
-    blocks, columns = ("both", "noniid", "noise"), ("SCAFFOLD", "FedAvg")
-    print("| points against random choice (seeds) | " + " | ".join(f"{b}, {c}" for b in blocks for c in columns) + " |")
+    blocks = {"both": "skewed and noise", "noniid": "skewed only", "noise": "noise only"}
+    columns = ("SCAFFOLD", "FedAvg")
+    heads = (f"{name}, {column}" for name in blocks.values() for column in columns)
+    print(f"| points against random choice (seeds) | {' | '.join(heads)} |")
     print("|---" * (1 + len(blocks) * len(columns)) + "|")
     found: dict[str, list[str]] = {}
     for block in blocks:
-        cells = json.loads((RESULT.parent / f"flash-table1-{block}-laptop.json").read_text())["cells"]
-        values = {(c["row"], c["column"]): c["values"] for c in cells}
-        for row in dict.fromkeys(row for row, column in values if column == "SCAFFOLD" and row != "Random"):
-            for column in columns:
-                mine, base = values[row, column], values["Random", column]
-                gaps = [mine[seed] - base[seed] for seed in mine if seed in base]
-                found.setdefault(row, []).append(f"{np.mean(gaps):+.1f} ({len(gaps)})" if gaps else "-")
+        result = reproduce.load(reproduce.file_of(f"flash:table1-{block}", "laptop", RESULT.parent))
+        rows = [c["row"] for c in result["cells"] if c["column"] == "SCAFFOLD" and c["row"] != flash.RANDOM]
+        for row in rows:
+            gaps = (difference(result, row, flash.RANDOM, (column,)) for column in columns)
+            found.setdefault(row, []).extend(f"{gap.mean:+.1f} ({gap.seeds})" if gap else "-" for gap in gaps)
     for row, texts in found.items():
         print(f"| {row} | {' | '.join(texts)} |")
 

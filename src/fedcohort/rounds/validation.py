@@ -63,8 +63,17 @@ def validate(
     for name, value in signals.items() if len(updates) else ():
         flat = np.asarray(value).reshape(len(updates), -1)
         if flat.dtype.kind == "f":
-            sane = np.abs(flat) <= SANE  # False for NaN and infinity
-            if name in SIGNALS and SIGNALS[name].optional:
-                sane |= np.isnan(flat)
-            refuse(~np.asarray(sane.all(axis=1)), f"signal-not-sane:{name}")
+            refuse(~np.asarray(sane(name, flat).all(axis=1)), f"signal-not-sane:{name}")
     return Verdict(~bad, reasons)
+
+
+def sane(name: str, value: Array) -> Mask:
+    """Which numbers of a signal are of a size that can be; NaN only where it means that nothing could be measured.
+
+    >>> sane("val_loss", np.array([1.0, np.nan, np.inf])).tolist(), sane("train_loss", np.array([np.nan])).tolist()
+    ([True, True, False], [False])
+    """
+    found = np.abs(value) <= SANE  # False for NaN and infinity
+    if name in SIGNALS and SIGNALS[name].optional:
+        found |= np.isnan(value)
+    return np.asarray(found)

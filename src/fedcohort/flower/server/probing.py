@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from fedcohort import signals as catalogue
 from fedcohort.core.plain_text import shown
 from fedcohort.core.rng import generator
 from fedcohort.flower import wire
@@ -20,7 +19,7 @@ from fedcohort.flower.server.registration import Attendance
 from fedcohort.flower.server.reply_reader import MetricKeyVote, ReplyValidator, read_evaluation, read_signals
 from fedcohort.flower.server.strategy_settings import StrategySettings
 from fedcohort.flower.wire import Refused
-from fedcohort.rounds.validation import SANE
+from fedcohort.rounds.validation import sane
 from fedcohort.types import Index, Probed, Signals
 
 log = logging.getLogger("flwr")
@@ -69,9 +68,7 @@ class Questions:
         except Exception as error:
             raise Refused(f"malformed: {type(error).__name__}") from None
         for name, value in found.items():
-            number = np.asarray(value, np.float64)
-            sane = np.abs(number) <= SANE  # False for NaN and infinity
-            if not np.all(sane | np.isnan(number) if catalogue.get(name).optional else sane):
+            if not sane(name, np.atleast_1d(np.asarray(value, np.float64))).all():
                 raise Refused(f"signal-not-sane:{name}")
         return found
 
