@@ -14,8 +14,8 @@ from torch import nn  # noqa: E402
 
 from fedcohort import TorchTask, simulate  # noqa: E402
 from fedcohort.data import Dataset  # noqa: E402
+from fedcohort.engines.augmentation import crop_flip  # noqa: E402
 from fedcohort.engines.reserved_names import reserved  # noqa: E402
-from fedcohort.engines.torch_augment import crop_flip  # noqa: E402
 from fedcohort.errors import FedcohortError, MissingSignal, TrainingError  # noqa: E402
 from fedcohort.tasks import catalogue, next_character  # noqa: E402
 from fedcohort.testing import TaskContract  # noqa: E402
@@ -160,38 +160,6 @@ def test_a_run_folder_and_its_model(tmp_path):
     assert np.array_equal(kept.column("loss"), plain.column("loss"))
     module = kept.model.to_torch()
     assert sum(p.numel() for p in module.parameters()) == 6
-
-
-def test_augmentation_is_a_function_of_seed_round_client_and_batch():
-    x = torch.arange(2 * 3 * 8 * 8, dtype=torch.float32).reshape(2, 3, 8, 8)
-    one, again, other = (crop_flip(x, np.random.default_rng(s)) for s in (0, 0, 3))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-    assert one.shape == x.shape
-    images = RNG.standard_normal((60, 3, 8, 8)).astype(np.float32)
-
-    def net():
-        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
-
-    losses = []
-    for augmentation, engine in (("crop-flip", "torch_reference"), ("crop-flip", "torch_vmap"), (None, "torch_vmap")):
-        task = TorchTask(net, (images, KIND[:60]), augmentation=augmentation, batch_size=7)
-        losses.append(run(task, engine=engine, rounds=2).column("loss"))
-    assert np.allclose(losses[0], losses[1], rtol=1e-4)
-    assert not np.allclose(losses[0], losses[2], rtol=1e-4)
-
-
-def test_a_moved_image_is_the_old_one_elsewhere():
-    """A single bright pixel stays one bright pixel, at most four places away, mirrored or not."""
-    x = torch.zeros(40, 1, 16, 16)
-    x[:, 0, 8, 5] = 1.0
-    moved = crop_flip(x, np.random.default_rng(0))
-    assert torch.equal(moved.sum(dim=(1, 2, 3)), torch.ones(40))
-    _, _, row, column = moved.nonzero(as_tuple=True)
-    assert int((row - 8).abs().max()) == 4
-    near = ((column - 5).abs() <= 4) | ((column - 10).abs() <= 4)
-    assert bool(near.all())
-    assert len(set(column.tolist())) > 8
 
 
 def test_the_catalogue_takes_an_augmentation():

@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedcohort.engines.augmentation import check_images
 from fedcohort.engines.interface import ENGINES, ClientData, Engine
 from fedcohort.engines.networks import Network
 from fedcohort.engines.recipe import Modeled, network_of, recipe_of
@@ -66,7 +67,9 @@ def choose(
     if kind not in ("auto", "ray", *ON_DEVICES) and where.asked:
         value = f"device = {device!r}, precision = {precision!r} with engine {kind}"
         raise BadParameter(value, "it computes on the CPU in float32", f"use engine = {' or '.join(ON_DEVICES)}")
-    if not (isinstance(model, Network) or (network_of(model) is not None and recipe_of(model).plain)):
+    if recipe_of(model).moves is not None:
+        check_images(data.x.shape)
+    if not (isinstance(model, Network) or (network_of(model) is not None and recipe_of(model).native)):
         from fedcohort.engines.torch_checks import dry_run
 
         dry_run(model, data)
@@ -88,7 +91,7 @@ def _auto(model: Modeled, data: ClientData, where: Where) -> Engine:
         return engine
     try:
         network, how = _as_network(model, data)
-        engine = _make("fused", network, data, where)
+        engine = _make("fused", replace(recipe_of(model), model=network), data, where)
     except (TrainingError, MissingExtra) as no:
         reason = f"fused cannot train it: {no.value}, {no.rule}"
     else:
@@ -110,7 +113,7 @@ def _auto(model: Modeled, data: ClientData, where: Where) -> Engine:
 def _as_network(model: Modeled, data: ClientData) -> tuple[Network, str]:
     """The model as a network, and in words why it is one; TrainingError where it is none."""
     recipe = recipe_of(model)
-    if not recipe.plain or data.target is not None:
+    if not recipe.native or data.target is not None:
         own = [n for n in ("loss", "optimiser", "augmentation") if getattr(recipe, n) is not None] or ["target"]
         raise TrainingError(f"its own {' and '.join(own)}", "that is for the torch engines", "use torch_workers")
     if isinstance(recipe.model, Network):
@@ -135,10 +138,12 @@ def _make(kind: str, model: Modeled, data: ClientData, where: Where) -> Engine:
             raise MissingExtra("the fused engine", "needs numba", "install it with: pip install numba")
         from fedcohort.engines.fused import FusedEngine
 
-        return FusedEngine(_network(kind, model, data), data, where.workers)
+        return FusedEngine(_network(kind, model, data), data, where.workers, recipe_of(model).moves)
     if kind == "numpy":
         from fedcohort.engines.numpy_engine import NumpyEngine
 
+        if recipe_of(model).augmentation is not None:
+            raise TrainingError("engine numpy", "it cannot augment images", "use fused or a torch engine")
         return NumpyEngine(_network(kind, model, data), data)
     if kind == "ray":
         from fedcohort.engines.ray_engine import RayEngine

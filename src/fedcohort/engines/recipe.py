@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fedcohort.engines.augmentation import MOVES, Moves
 from fedcohort.engines.networks import Network
 
 Factory = Callable[[], Any]  # makes a torch.nn.Module
@@ -27,8 +28,18 @@ class Recipe:
 
     @property
     def plain(self) -> bool:
-        """Whether the plan says everything, so that an engine without torch could train the model."""
-        return self.loss is None and self.optimiser is None and self.augmentation is None
+        """Whether the plan says everything."""
+        return self.native and self.augmentation is None
+
+    @property
+    def native(self) -> bool:
+        """Whether an engine without torch could train the model, if it can move images about."""
+        return self.loss is None and self.optimiser is None and (self.augmentation is None or self.moves is not None)
+
+    @property
+    def moves(self) -> Moves | None:
+        """How a ready-made augmentation moves images; None for others, and where there is none."""
+        return next((moves for known, moves in MOVES.items() if known is self.augmentation), None)
 
 
 Modeled = Network | Factory | Recipe

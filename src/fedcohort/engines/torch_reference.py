@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.core.rng import generator
+from fedcohort.engines.augmentation import batch_generator
 from fedcohort.engines.client_signals import collect, part_of
 from fedcohort.engines.dropout_masks import client_key
 from fedcohort.engines.interface import ClientData, LossStats, batch_order
@@ -260,8 +260,7 @@ class ReferenceEngine:
         """The inputs of the batch that starts at this position, changed by a function of (seed, round, client, ...)."""
         if self._recipe.augmentation is None:
             return x
-        rng = generator(plan.seed, "augment", plan.round, client, epoch, at)
-        return cast("Tensor", self._recipe.augmentation(x, rng))
+        return cast("Tensor", self._recipe.augmentation(x, batch_generator(plan, client, epoch, at)))
 
     def _starts(self, n: int, batch: int) -> range:
         """Where the batches of an epoch begin; a last one of one sample is left out if the module cannot take it."""

@@ -16,10 +16,10 @@ from fedcohort.core.constraints import Choice, Interval, NotNegative, Positive
 from fedcohort.core.plain_text import shown
 from fedcohort.core.spec_string import SpecStringError, parse
 from fedcohort.engines import losses as objectives
+from fedcohort.engines.augmentation import augmentation
 from fedcohort.engines.networks import Network, lenet, mlp, resnet
 from fedcohort.engines.recipe import Factory, Modeled, Recipe
 from fedcohort.engines.steps import OPTIMISERS
-from fedcohort.engines.torch_augment import augmentation
 from fedcohort.errors import BadParameter, UnknownName, check, checked
 from fedcohort.tasks.classification import ClassificationSpec
 from fedcohort.tasks.quadratic import QuadraticSpec
@@ -49,7 +49,7 @@ MEANINGS = {  # of every option of a task
     "hidden": "widths of the hidden layers",
     "channels": "channels of the convolutions",
     "norm": "normalisation: None, group or batch",
-    "augment": "augmentation: none or crop-flip",
+    "augment": "augmentation: none, crop-flip or flip",
     "blocks": "residual blocks per stage",
     "widths": "channels of the stages",
     "pool": "how many labels a world can hand out",
@@ -161,7 +161,7 @@ _FEDACS = Plan(epochs=5, batch_size=50, lr=0.1, momentum=0.5, weight_decay=5e-4)
 _DIGITS = {"recut": True}  # the stored order is by writer: the last rows are of other writers than the first
 _WRITERS = {"split": "within", "test": 0.2, "validation": 0.05, "normal": (0.9616, 0.164)}  # white background
 _VOLUNTEERS = {"split": "owner", "test": 0.2, "validation": 0.1}
-_AUGMENT = {"augment": "none"}  # or crop-flip, flip; torch engines
+_AUGMENT = {"augment": "none"}  # or crop-flip, flip
 _DIGIT, _MNIST, _CIFAR = (1, 8, 8), (1, 28, 28), (3, 32, 32)
 
 ENTRIES: dict[str, TaskEntry] = {

@@ -34,6 +34,8 @@ class ClientJob:
     correction: Floats  # of gradients, or none
     stats: Doubles  # receives sum, sum of squares and number of the first epoch's cross-entropies
     key: int  # of dropout's masks
+    moves: Index  # (epochs, n, 3): how the images of each epoch are moved, in its order; none: they stay
+    image: tuple[int, int]  # their height and width
 
 
 def padded_copy(a: Floats) -> Floats:

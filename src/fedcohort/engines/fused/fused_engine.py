@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.constraints import CountOrZero
+from fedcohort.engines.augmentation import Moves, moves_of
 from fedcohort.engines.client_signals import collect, part_of
 from fedcohort.engines.dropout_masks import client_key
 from fedcohort.engines.interface import ClientData, LossStats, batch_order
@@ -36,7 +37,7 @@ Doubles = NDArray[np.float64]
 Space = Any  # memory of one worker, as the runner makes it
 
 SHARE = 8 * BLOCK  # samples that one worker evaluates at a time
-_NONE = np.empty(0, np.float32)
+_NONE, _STILL = np.empty(0, np.float32), np.empty((0, 0, 3), np.int64)
 
 
 def default_workers() -> int:
@@ -65,13 +66,16 @@ class FusedEngine:
     name = "fused"
 
     @checked
-    def __init__(self, network: Network, data: ClientData, workers: CountOrZero = 0) -> None:
-        """`workers=0` means one per processor. Raises TrainingError if a layer does not qualify."""
+    def __init__(
+        self, network: Network, data: ClientData, workers: CountOrZero = 0, moves: Moves | None = None
+    ) -> None:
+        """`workers=0` means one per processor; `moves` augments. Raises TrainingError if a layer does not qualify."""
         self._runner = runner_of(network)
         self._network = network
         self._known = network.fresh(np.random.default_rng(0)).buffers  # of the model last trained
-        self._data = data
+        self._data, self._draw = data, moves
         self._x = np.ascontiguousarray(data.x.reshape(len(data.x), -1), np.float32)
+        self._image = (data.x.shape[-2], data.x.shape[-1]) if data.x.ndim == 4 else (1, 1)
         self._classes = network.classes
         self.workers = workers or default_workers()
         self.n_params = network.n_params
@@ -238,9 +242,11 @@ class FusedEngine:
             order[epoch] = batch_order(rows.size, plan, k, epoch)
         rate = np.array([0.0, plan.momentum, plan.weight_decay, plan.prox, float(plan.optimiser == "adam")])
         frozen = np.empty((0, self._classes), np.float32)
+        moves = _STILL if self._draw is None else moves_of(self._draw, plan, k, epochs, rows.size)
         return ClientJob(
             start, delta, running, self._x, rows, label, order, plan.batch_size, rate, _vector(plan.objective), frozen,
-            False, _sample_weight(plan, k, rows.size), _correction(plan, row), stats, client_key(plan, k),
+            False, _sample_weight(plan, k, rows.size), _correction(plan, row), stats, client_key(plan, k), moves,
+            self._image,
         )  # fmt: skip
 
     def _train_client(self, space: Space, job: ClientJob, plan: Plan) -> int:

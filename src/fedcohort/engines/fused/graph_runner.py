@@ -18,6 +18,7 @@ from . import graph_training as kernel
 from .client_job import ClientJob, padded_copy
 from .graph_program import Program, program_of
 from .local_training import ADAM, MOMENTUM, move
+from .moved_images import show_moved
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -91,10 +92,8 @@ class GraphRunner:
                     scale = job.weight[at] / np.float32(at.size)
                 samples = _Samples.of(at.size, job.objective, scale, job.frozen[at] if job.given else None)
                 key = (job.key + taken * _STEP_WORD) & ((1 << 64) - 1)
-                self._run(
-                    space, w, g, job.buffers, job.x, job.rows[at], job.label[at], samples, None, kernel.GRADIENT, block,
-                    key,
-                )  # fmt: skip
+                x, rows = _shown(job, epoch, b, job.rows[at])
+                self._run(space, w, g, job.buffers, x, rows, job.label[at], samples, None, kernel.GRADIENT, block, key)
                 taken += 1
                 hard = samples.hard.astype(np.float64)
                 if epoch == 0:
@@ -144,6 +143,15 @@ class _Samples:
         """Room for n samples."""
         hard, loss, hit = np.empty((3, n), np.float32)
         return _Samples(hard, loss, hit, np.zeros(5) if o is None else o, scale, frozen)
+
+
+def _shown(job: ClientJob, epoch: int, b: int, rows: Index) -> tuple[Floats, Index]:
+    """The inputs of a batch and its rows in them: as they are, or moved."""
+    if not job.moves.size:
+        return job.x, rows
+    out = np.empty((rows.size, job.x.shape[1]), np.float32)
+    show_moved(job.x, rows, job.moves[epoch, b : b + rows.size], *job.image, out)
+    return out, np.arange(rows.size)
 
 
 def _signed(word: int) -> int:

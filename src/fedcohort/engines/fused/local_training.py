@@ -14,6 +14,7 @@ from .compile import Compiled, entry, kernel, part
 from .compile import prepare as compile_all
 from .kernels import Bytes, Floats, Table, clear_borders, conv_forward, linear_forward, take
 from .loss import by_logits, measure
+from .moved_images import show
 from .signatures import (
     FS,
     GRADIENT_OF,
@@ -106,15 +107,24 @@ def add_gradient(
     order_taps(table, ws, g)
 
 
+@kernel
+def whole_gradient(
+    table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, g: Floats, x: Floats, rows: Index,
+    label: Index, o: Doubles, frozen: Floats, given: bool, scale: Floats, hard: Floats, loss: Floats, hit: Floats,
+) -> None:  # fmt: skip
+    """The same, by its address."""
+    call_gradient(
+        table[0, GRADIENT], (table, ws, winners, seen, w, g, x, rows, label, o, frozen, given, scale, hard, loss, hit)
+    )
+
+
 @entry(GRADIENT_OF)
 def gradient(
     table: Table, ws: Floats, winners: Bytes, seen: Index, w: Floats, g: Floats, x: Floats, rows: Index,
     label: Index, o: Doubles, frozen: Floats, given: bool, scale: Floats, hard: Floats, loss: Floats, hit: Floats,
 ) -> None:  # fmt: skip
     """The same, to be called from Python."""
-    call_gradient(
-        table[0, GRADIENT], (table, ws, winners, seen, w, g, x, rows, label, o, frozen, given, scale, hard, loss, hit)
-    )
+    whole_gradient(table, ws, winners, seen, w, g, x, rows, label, o, frozen, given, scale, hard, loss, hit)
 
 
 @entry(types.void(*SPACE, FS, XS, IS, IS, D, F, F, F, types.float32[:, ::1]))
@@ -188,15 +198,16 @@ def change(w: Floats, start: Floats, delta: Floats) -> bool:
 _SAMPLES = (XS, IS, IS, types.int64[:, ::1], N)
 
 
-@entry(types.intp(*SPACE, FS, F, *_SAMPLES, D, D, XS, YES, FS, FS, D))
+@entry(types.intp(*SPACE, FS, F, *_SAMPLES, D, D, XS, YES, FS, FS, D, types.int64[:, :, ::1], N, N))
 def train(
     table: Table, ws: Floats, winners: Bytes, seen: Index, start: Floats, delta: Floats, x: Floats, rows: Index,
     label: Index, order: Index, batch: int, rate: Doubles, o: Doubles, frozen: Floats, given: bool, weight: Floats,
-    correction: Floats, stats: Doubles,
+    correction: Floats, stats: Doubles, moves: Index, high: int, wide: int,
 ) -> int:  # fmt: skip
     """Local training from `start`; the change goes to `delta`. `order` (epochs, n) holds positions in rows and label.
 
-    `stats` receives sum, sum of squares and number of the first epoch's cross-entropies. Returns the steps taken,
+    `stats` receives sum, sum of squares and number of the first epoch's cross-entropies; `moves` (epochs, n, 3) says
+    how images of this height and width are moved, in the order of the epoch, or is empty. Returns the steps taken,
     as its complement (negative) if the loss or the weights stopped being finite.
     """
     n = rows.size
@@ -211,6 +222,8 @@ def train(
     scale = np.empty(most, np.float32)
     row, y = np.empty(most, np.int64), np.empty(most, np.int64)
     q = np.empty((most if given else 0, frozen.shape[1]), np.float32)
+    shown = np.empty((most if moves.size else 0, x.shape[1]), np.float32)
+    numbers = np.arange(most)
     taken = 0
     for epoch in range(order.shape[0]):
         for b in range(0, n, batch):
@@ -221,13 +234,17 @@ def train(
                 scale[i] = (weight[at[i]] if weight.size else np.float32(1.0)) / count
                 for j in range(frozen.shape[1] if given else 0):
                     q[i, j] = frozen[at[i], j]
-            call_gradient(
-                table[0, GRADIENT],
-                (
+            if moves.size:
+                show(x, row[:count], moves[epoch, b : b + count], high, wide, shown)
+                whole_gradient(
+                    table, ws, winners, seen, w, g, shown, numbers[:count], y[:count], o, q, given, scale[:count],
+                    hard[:count], loss[:count], hit[:count],
+                )  # fmt: skip
+            else:
+                whole_gradient(
                     table, ws, winners, seen, w, g, x, row[:count], y[:count], o, q, given, scale[:count],
                     hard[:count], loss[:count], hit[:count],
-                ),
-            )  # fmt: skip
+                )  # fmt: skip
             taken += 1
             total = 0.0
             for i in range(count):

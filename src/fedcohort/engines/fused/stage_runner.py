@@ -67,6 +67,7 @@ class StageRunner:
         taken: int = kernel.train(
             self._table(kernel.train), *space, job.start, job.delta, job.x, job.rows, job.label, job.order, job.batch,
             job.rate, job.objective, job.frozen, job.given, job.weight, job.correction, job.stats,
+            job.moves, *job.image,
         )  # fmt: skip
         return taken
 
