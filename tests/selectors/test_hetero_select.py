@@ -246,12 +246,15 @@ def test_js_part_against_the_plain_formula():
 
 
 def test_cosine_is_measured_against_the_way_before_the_round():
-    """Round 0 makes the way (1, 0). Round 1: the same way 0, at right angles 1, opposite (clipped) 1, halfway 0.293."""
+    """Round 0 makes the way (1, 0). Round 1: the same way 0, at right angles 1, opposite 2 (counts as 1), halfway 0.293."""
     s = HeteroSelect()
     s.observe(told(0, [0, 1], [1, 1], [1, 1], [[1, 0], [2, 0]]))
     assert (s.state.apart[:2] == -1).all()  # nothing to compare with yet
     s.observe(told(1, [0, 1, 2, 3], np.ones(4), np.ones(4), [[3, 0], [0, 1], [-1, 0], [1, 1]]))
-    np.testing.assert_allclose(s.state.apart, [0, 1, 1, 1 - math.sqrt(0.5)], atol=1e-6)
+    found = parts_of(s, ask(5, 5, 2))
+    angles = [0, 1, 2, 1 - math.sqrt(0.5)]
+    np.testing.assert_allclose(found["angle"], [*angles, np.nan], atol=1e-6)
+    np.testing.assert_allclose(found["diversity"], [*np.minimum(angles, 1), 0.5], atol=1e-6)
 
 
 def test_one_huge_update_does_not_turn_the_way():

@@ -90,7 +90,7 @@ class HeteroSelectState(Table):
     momentum: Real = column(0.0)  # m_k
     paced: Mask = column(False, np.bool_)  # two losses or more: m_k is known
     norm: Real = column(-1.0)  # |update_k|; negative: not known
-    apart: Real = column(-1.0)  # 1 - cos of eq. 2; negative: not known
+    apart: Real = column(-1.0)  # 1 - cos of eq. 2, not yet clipped; negative: not known
     way: Real = ragged(np.float32)  # moving mean of updates
     heat: float = 1.0  # theta of eq. 10
     top: float = -np.inf  # best validation score so far
@@ -173,6 +173,9 @@ class HeteroSelect(StatefulSelector[HeteroSelectState]):
         chosen = best(rnd.available, rnd.size, race, rng)
         parts = self._parts(chosen, rnd.index, seen)
         parts["score"] = parts["score"] / np.float32(peak)
+        if self.diversity.startswith("cosine"):
+            apart = self.state.apart[chosen]
+            parts["angle"] = np.where(apart >= 0, apart, np.nan)  # of the last update: 0 the same way, 2 the other way
         return Cohort(chosen, why=parts)
 
     def observe(self, result: RoundResult) -> None:
@@ -233,7 +236,7 @@ class HeteroSelect(StatefulSelector[HeteroSelectState]):
         times, norm, rest = s.times[rows], s.norm[rows], _rest(s.last[rows], index)
         base = (
             w[0] * min_max(s.loss[rows], s.loss[rows] >= 0, seen.loss, unknown=1.0),  # eq. 1
-            w[1] * np.where(seen.apart[rows] >= 0, seen.apart[rows], HALF),  # eq. 2
+            w[1] * np.where(seen.apart[rows] >= 0, np.minimum(seen.apart[rows], 1), HALF),  # eq. 2
             w[2] * min_max(s.momentum[rows], s.paced[rows], seen.momentum),  # eq. 3
         )
         if self.variant == "additive":
@@ -275,7 +278,7 @@ class HeteroSelect(StatefulSelector[HeteroSelectState]):
         if s.way.size == update.shape[1]:
             reach = length * np.linalg.norm(s.way.astype(np.float64))
             cosine = np.divide(update.astype(np.float64) @ s.way, reach, out=np.ones(who.size), where=reach > 0)
-            s.apart[who[reach > 0]] = np.clip(1 - cosine, 0, 1)[reach > 0]
+            s.apart[who[reach > 0]] = np.clip(1 - cosine, 0, 2)[reach > 0]
         scale = np.minimum(1, np.median(length) / np.maximum(length, 1e-300))
         mean = (scale @ update / who.size).astype(np.float32)
         kept = self.memory if s.way.size == mean.size else 0.0

@@ -150,18 +150,16 @@ def away_claims(scale: str) -> Sequence[Claim]:
 def misalignment(row: str, record: RunRecord, _: Lookup) -> Value:
     """Rank correlation of the score a client was asked with and the angle of the update it then sent.
 
-    1 - cos(update, moving mean) of round t is what the next score of the same client calls diversity, so both are in
-    the journal: pairs of one ask and the same client's next one.
+    1 - cos(update, moving mean) of round t is in the journal when the same client is asked next: pairs of one ask and
+    the same client's next one. Updates of the first round meet no moving mean, and are left out.
     """
     assert record.folder is not None, "scores are read from the run's folder"
     score, angle, waiting = [], [], dict[int, float]()
     for asked in RunFolder(record.folder).reader().records(kind="ask"):
         arrays, _unused = asked.unpack()
-        own, apart = arrays["why.score"], arrays["why.diversity"]
-        for client, value, then in zip(
-            arrays["clients"].tolist(), own - (apart if row == REST else 0), apart, strict=True
-        ):
-            if client in waiting:
+        own = arrays["why.score"] - (arrays["why.diversity"] if row == REST else 0)
+        for client, value, then in zip(arrays["clients"].tolist(), own, arrays["why.angle"], strict=True):
+            if client in waiting and np.isfinite(then):
                 score.append(waiting[client])
                 angle.append(float(then))
             waiting[client] = float(value)
@@ -178,7 +176,7 @@ def angle_cells(scale: str) -> Sequence[Cell]:
             row,
             "rank correlation",
             keys,
-            Quantity(f"correlation, {row}", partial(misalignment, row), -1, digits=2, alone=True),
+            Quantity(f"angle correlation, {row}", partial(misalignment, row), -1, digits=2, alone=True),
         )
         for row in (SCORE, REST, CHANCE)
     ]
