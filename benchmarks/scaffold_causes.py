@@ -28,7 +28,7 @@ import numpy as np
 from fedcohort.experiment.config import from_mapping
 from fedcohort.experiment.runs import Objects, build
 from fedcohort.methods.scaffold import Scaffold
-from fedcohort.papers import reproduce
+from fedcohort.papers import result_files
 from fedcohort.papers.flash import flash_setting as flash
 from fedcohort.papers.paper_evidence import difference
 from fedcohort.protocols import Aggregation
@@ -196,7 +196,7 @@ def differences() -> None:
     print("|---" * (1 + len(blocks) * len(columns)) + "|")
     found: dict[str, list[str]] = {}
     for block in blocks:
-        result = reproduce.load(reproduce.file_of(f"flash:table1-{block}", "laptop", RESULT.parent))
+        result = result_files.load(result_files.file_of(f"flash:table1-{block}", "laptop", RESULT.parent))
         rows = [c["row"] for c in result["cells"] if c["column"] == "SCAFFOLD" and c["row"] != flash.RANDOM]
         for row in rows:
             gaps = (difference(result, row, flash.RANDOM, (column,)) for column in columns)

@@ -68,6 +68,7 @@ COMMANDS = {  # a command -> parts of the sentence
     "run --cohort-size 0": "cohort_size = 0: it must be at least 1; use e.g. 10",
     "run --cohort-size -4": "cohort_size = -4: it must be at least 1",
     "run --cohort-size 5000": "cohort_size = 5000: the world has 50 clients; use at most 50",
+    "run --set size_schedule=3:99": "size_schedule = '3:99': the world has 50 clients; use at most 50, or all",
     "run --rounds 0": "rounds = 0: it must be at least 1; use e.g. 50",
     "run --rounds ten": "invalid value for '--rounds': 'ten' is not a valid integer",
     "run --seed -1": "seed = -1: it must be at least 0",

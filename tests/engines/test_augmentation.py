@@ -9,10 +9,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from fedcohort import TorchTask, simulate  # noqa: E402
-from fedcohort.engines.augmentation import AUGMENTATIONS, PAD, crop_flip, flip  # noqa: E402
 from fedcohort.engines.factory import choose  # noqa: E402
+from fedcohort.engines.image_moves import PAD  # noqa: E402
 from fedcohort.engines.networks import Conv, Flatten, GroupNorm, Linear, Network, ReLU, lenet, mlp  # noqa: E402
 from fedcohort.engines.recipe import Recipe  # noqa: E402
+from fedcohort.engines.torch_augment import AUGMENTATIONS, crop_flip, flip  # noqa: E402
 from fedcohort.errors import FedcohortError  # noqa: E402
 from fedcohort.types import Model, Objective, Plan  # noqa: E402
 

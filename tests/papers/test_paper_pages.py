@@ -1,12 +1,14 @@
 """The pages of the papers: what stands in the index and in the half page comes from the results."""
 
+from dataclasses import replace
+
 import pytest
 
 from fedcohort import papers
 from fedcohort.papers import paper_evidence, paper_pages
 from fedcohort.papers.paper_summaries import REMARKS, SUMMARIES
 from fedcohort.papers.results_page import cell_text
-from fedcohort.papers.verdicts import FAILS, HOLDS, UNDECIDED, UNKNOWN
+from fedcohort.papers.verdicts import FAILS, HOLDS, NOISE, UNDECIDED, UNKNOWN
 
 
 def cell(row, column, values, quantity="best", **more):
@@ -100,7 +102,24 @@ def test_without_a_picture_or_a_perfect_choice_none_is_promised(tmp_path):
     only = [cell("FLASH", "FedAvg", [41.0])]
     text = paper_pages.paper_page("flash", [result(cells=only)], (), tmp_path)
     assert "![" not in text
+    assert "then its tables, without pictures." in text
     assert "**What a perfect choice would gain** is not measured yet." in text
+
+
+def test_words_stand_by_results_they_were_written_for_only(monkeypatch):
+    """The fingerprint is of main verdicts: one that is another takes the words away, one that is not main does not."""
+    mine = [result(claims=[claim("it wins", HOLDS, 6, main=True), claim("it is fast", UNDECIDED)])]
+    about = replace(SUMMARIES["flash"], written_for=paper_evidence.fingerprint(mine))
+    monkeypatch.setitem(SUMMARIES, "flash", about)
+    text = paper_pages.paper_page("flash", mine)
+    assert about.found in text
+    assert about.why in text
+    mine[0]["claims"][1]["verdict"] = HOLDS
+    assert about.found in paper_pages.paper_page("flash", mine)
+    mine[0]["claims"][0]["verdict"] = NOISE
+    other = paper_pages.paper_page("flash", mine)
+    assert about.found not in other
+    assert "Not said: the words were written for results with other main verdicts." in other
 
 
 def test_departures_are_told_once():

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 from fedcohort import papers
 from fedcohort.cli.main import app
 from fedcohort.errors import UnknownName
-from fedcohort.papers import reproduce
+from fedcohort.papers import reproduce, result_files
+from fedcohort.papers.paper_evidence import fingerprint
+from fedcohort.papers.paper_summaries import SUMMARIES
 from fedcohort.papers.published import published
 from fedcohort.papers.study import PERFECT_ROW
 
@@ -43,11 +45,11 @@ def test_an_unknown_table_is_answered_with_the_known_ones():
 @pytest.mark.parametrize("study", papers.studies().values(), ids=lambda s: s.id)
 def test_results_are_those_of_the_study(study):
     """Configurations, published numbers and claims of the committed result are what the study says today."""
-    path = reproduce.file_of(study.id, "laptop", ROOT / "results")
+    path = result_files.file_of(study.id, "laptop", ROOT / "results")
     if not path.exists():  # a study that was not run yet says so on the page
         assert f"* `fedcohort reproduce {study.id}`" in (ROOT / "docs" / "papers" / f"{study.paper}.md").read_text()
         return
-    found = reproduce.load(path)
+    found = result_files.load(path)
     cells = study.cells("laptop")
     assert [(c["row"], c["column"], c["published"]) for c in found["cells"]] == [(*c.place, c.published) for c in cells]
     for cell, kept in zip(cells, found["cells"], strict=True):
@@ -65,7 +67,7 @@ def test_a_run_has_one_number_in_all_tables():
     """Tables share runs; where two results knew different numbers of one, one of them would be nobody's."""
     known, several = {}, []
     for path in sorted((ROOT / "results").glob("*-*.json")):
-        found, here = reproduce.load(path), {}
+        found, here = result_files.load(path), {}
         for cell in found["cells"]:
             for seed, value in cell["values"].items():
                 here.setdefault((cell["digests"][seed], cell["quantity"]), set()).add(value)
@@ -88,6 +90,14 @@ def test_the_pages_are_made_of_the_results(tmp_path):
     assert (tmp_path / "papers.md").read_text() == (ROOT / "docs" / "papers.md").read_text()
 
 
+@pytest.mark.parametrize("paper", SUMMARIES)
+def test_the_words_were_written_for_these_verdicts(paper):
+    """Where a main verdict has changed: read `found` and `why` of this paper again, then set `written_for`."""
+    mine = [result_files.load(path) for path in sorted((ROOT / "results").glob("*-*.json"))]
+    mine = [found for found in mine if found["study"].partition(":")[0] == paper]
+    assert SUMMARIES[paper].written_for == fingerprint(mine)
+
+
 CHOICE_IS_GIVEN = {  # studies of something else than who is asked
     "flash:fig5": "the parameters of the loss",
     "flash-rl:latency": "the clock of random choice",
@@ -96,7 +106,6 @@ CHOICE_IS_GIVEN = {  # studies of something else than who is asked
     "fedcm:table3": "averaging",
     "fedcm:fig5": "epochs and skew",
     "fedcm:fig6": "skew",
-    "fedcm:training": "how clients train, in part of Table 4, which has the row",
     "fedacs:fig2": "skew",
     "fedacs:fig4": "rewards of groups of clients",
     "fedacs:fig5": "shares of even clients",

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from fedcohort.cli.main import app
 from fedcohort.errors import FedcohortError, UnknownName
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.experiment.store import Store
-from fedcohort.papers import reproduce
+from fedcohort.papers import reproduce, result_files
 from fedcohort.papers import results_page as page
 from fedcohort.papers.study import (
     PERFECT_ROW,
@@ -26,40 +25,13 @@ from fedcohort.papers.study import (
     common_target,
     of_scale,
     quantity,
-    row_beats,
     until,
 )
 from fedcohort.papers.verdicts import UNKNOWN
 from fedcohort.rounds.history import History
 from fedcohort.storage.run_folder import RunFolder
 
-RUN = {"world": "mixed-v1(clients=8)", "task": "digits-softmax(epochs=1)", "rounds": 3, "cohort_size": 3}
-SEEDS = dict.fromkeys(SCALES, 2)
-
-
-def tiny(**more) -> Study:
-    """Two selectors and two methods on digits."""
-
-    def cells(scale):
-        del scale
-        return [
-            Cell(selector, method, {**RUN, "selector": selector, "method": method}, quantity("final"), 50.0)
-            for selector in ("uniform", "round-robin")
-            for method in ("fedavg", "fedprox")
-        ]
-
-    def claims(scale):
-        del scale
-        return [row_beats("uniform wins", "uniform", "round-robin", ("fedavg", "fedprox"), 1.5)]
-
-    return Study("tiny:table", "Tiny", cells, claims, SEEDS, {"smoke": ("all of it is small",)}, average="mean", **more)
-
-
-@pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    store = Store(tmp_path_factory.mktemp("reproduce"))
-    work = reproduce.plan(tiny(), "smoke")
-    return work, store, reproduce.perform(work, store, workers=1)
+from .tiny_study import RUN, SEEDS, tiny
 
 
 def test_values_are_those_of_the_runs_in_printed_units(done):
@@ -92,43 +64,6 @@ def test_a_second_time_everything_is_read(done):
     assert again["cells"] == found["cells"]
 
 
-def test_results_are_written_and_read(done, tmp_path):
-    _, _, found = done
-    path = reproduce.save(found, tmp_path)
-    assert path.name == "tiny-table-smoke.json"
-    assert reproduce.load(path) == json.loads(json.dumps(found))
-
-
-def test_what_an_earlier_result_knows_is_kept_where_the_digests_are_the_same(done, tmp_path):
-    """The store is empty: numbers come from the file. A run with other rounds is another run."""
-    found = json.loads(json.dumps(done[2]))
-    path = reproduce.save(found, tmp_path)
-    empty = Store(tmp_path / "runs")
-    again = reproduce.result(reproduce.plan(tiny(), "smoke", None, path), empty)
-    assert [c["values"] for c in again["cells"]] == [c["values"] for c in found["cells"]]
-    assert (again["done"], again["wanted"]) == (8, 8)
-    more = reproduce.result(reproduce.plan(tiny(), "smoke", 3, path), empty)
-    assert (more["done"], more["wanted"]) == (8, 12)
-    assert "half done: 8 of 12 runs" in page.markdown(more)
-    for cell in found["cells"]:
-        cell["digests"] = dict.fromkeys(cell["digests"], "of another run")
-    lost = reproduce.result(reproduce.plan(tiny(), "smoke", None, reproduce.save(found, tmp_path)), empty)
-    assert lost["done"] == 0
-    assert all(c["mean"] is None for c in lost["cells"])
-
-
-def test_a_result_is_written_after_every_run(tmp_path):
-    study = tiny()
-    seen = []
-
-    def heard(event):
-        if event.kind == "done":
-            seen.append(reproduce.load(reproduce.file_of(study.id, "smoke", tmp_path))["done"])
-
-    reproduce.perform(reproduce.plan(study, "smoke", 1), Store(tmp_path / "runs"), heard, keep=tmp_path, workers=1)
-    assert seen == [1, 2, 3, 4]
-
-
 def test_a_number_measured_against_a_later_run_is_there_when_that_run_is(tmp_path):
     """The first run needs the second one's; the result is written after each of them."""
     both = common_target((("uniform", "x"), ("round-robin", "x")))
@@ -142,7 +77,9 @@ def test_a_number_measured_against_a_later_run_is_there_when_that_run_is(tmp_pat
 
     def heard(event):
         if event.kind == "done":
-            seen.append([c["mean"] for c in reproduce.load(reproduce.file_of(study.id, "smoke", tmp_path))["cells"]])
+            seen.append(
+                [c["mean"] for c in result_files.load(result_files.file_of(study.id, "smoke", tmp_path))["cells"]]
+            )
 
     found = reproduce.perform(work, Store(tmp_path / "runs"), heard, keep=tmp_path, workers=1)
     assert seen[0] == [None, None]
@@ -203,11 +140,11 @@ def test_what_a_number_is_measured_against_is_run_again_where_only_its_own_numbe
     study = Study("t:t", "T", cells, lambda _: [], SEEDS)
     whole = reproduce.perform(reproduce.plan(study, "smoke", 1), Store(tmp_path / "whole"), workers=1)
     del whole["cells"][0]["values"]["0"]
-    file = reproduce.save(whole, tmp_path)
+    file = result_files.save(whole, tmp_path)
     work, store = reproduce.plan(study, "smoke", 1, file), Store(tmp_path / "runs")
     store.obtain(work.configs[("a", "x"), 0])
     found = reproduce.result(work, store)
-    assert (found["done"], found["wanted"]) == (1, 2)
+    assert (found["done"], found["wanted"]) == (1, 4)  # of the whole study, which has two seeds
     later = reproduce.perform(work, store, workers=1)
     assert (later["done"], later["cost"]["run_now"]) == (2, 1)
     assert list(later["cells"][0]["values"]) == ["0"]
@@ -233,7 +170,7 @@ def test_a_number_that_was_measured_against_a_run_that_has_changed_is_not_kept(t
     before, after = (gain_study({**RUN, "selector": who}) for who in ("round-robin", "afl"))
     whole = reproduce.perform(reproduce.plan(before, "smoke", 1), Store(tmp_path / "runs"), workers=1)
     assert [cell.get("against") for cell in whole["cells"]] == [[("b", "x")], None, None]
-    file, empty = reproduce.save(whole, tmp_path), Store(tmp_path / "empty")
+    file, empty = result_files.save(whole, tmp_path), Store(tmp_path / "empty")
     same = reproduce.result(reproduce.plan(before, "smoke", 1, file), empty)
     assert [list(cell["values"]) for cell in same["cells"]] == [["0"], ["0"], ["0"]]
     assert same["cells"][0]["against"] == [("b", "x")]  # still known where nothing was measured
@@ -251,35 +188,9 @@ def test_for_the_main_claim_nothing_is_run_that_only_other_cells_are_measured_ag
 def test_a_known_number_needs_no_run_that_it_was_measured_against(tmp_path):
     study = gain_study({**RUN, "selector": "afl"})
     whole = reproduce.perform(reproduce.plan(study, "smoke", 1), Store(tmp_path / "whole"), workers=1)
-    work, store = reproduce.plan(study, "smoke", 1, reproduce.save(whole, tmp_path)), Store(tmp_path / "runs")
+    work, store = reproduce.plan(study, "smoke", 1, result_files.save(whole, tmp_path)), Store(tmp_path / "runs")
     store.obtain(work.configs[("a", "x"), 0])
     assert reproduce.missing(work, store) == []
-
-
-def test_files_beside_a_result_that_are_none_are_passed_over(done, tmp_path):
-    (tmp_path / "notes-smoke.json").write_text("{}")
-    path = reproduce.save(done[2], tmp_path)
-    assert reproduce.result(reproduce.plan(tiny(), "smoke", None, path), Store(tmp_path / "runs"))["done"] == 8
-
-
-def test_fewer_seeds_than_were_written_down_lose_none(done, tmp_path):
-    _, _, found = done
-    path = reproduce.save(found, tmp_path)
-    again = reproduce.result(reproduce.plan(tiny(), "smoke", 1, path), Store(tmp_path / "runs"))
-    assert [c["values"] for c in again["cells"]] == [c["values"] for c in found["cells"]]
-    assert (again["seeds"], again["done"], again["wanted"]) == ([0, 1], 4, 4)  # asked for: one seed
-
-
-def test_what_another_result_knows_of_the_same_run_is_taken(done, tmp_path):
-    _, _, found = done
-    reproduce.save(found, tmp_path)
-    study = replace(tiny(), id="tiny:other")
-    other = reproduce.plan(study, "smoke", None, reproduce.file_of(study.id, "smoke", tmp_path))
-    taken = reproduce.result(other, Store(tmp_path / "runs"))
-    shared = [c for c in taken["cells"] if c["quantity"] in reproduce.SHARED]
-    assert shared
-    known = {(c["row"], c["column"]): c["values"] for c in found["cells"]}
-    assert all(c["values"] == known[c["row"], c["column"]] for c in shared)
 
 
 def test_runs_of_the_main_claim_come_first_and_can_be_asked_for_alone():
@@ -319,7 +230,7 @@ def test_at_the_larger_scales_the_main_claim_has_six_seeds_and_the_others_three(
     made = reproduce.perform(work, Store(tmp_path / "runs"), keep=tmp_path)
     assert (made["done"], made["wanted"]) == (15, 15)
     assert list({c["row"]: c["values"] for c in made["cells"]}["uniform"]) == ["0", "1", "2"]  # gain, which needs afl
-    later = reproduce.plan(study, "desk", earlier=reproduce.file_of("t:t", "desk", tmp_path))
+    later = reproduce.plan(study, "desk", earlier=result_files.file_of("t:t", "desk", tmp_path))
     assert reproduce.result(later, Store(tmp_path / "empty"))["done"] == 15  # nothing is run again for a missing gain
 
 
@@ -403,6 +314,40 @@ def test_the_command_lists_shows_and_refuses(tmp_path):
     assert "did you mean laptop" in str(scaled.exception)
     bare = runner.invoke(app, ["reproduce", "--page", str(tmp_path / "papers"), "--out", str(tmp_path)])
     assert "it is a Markdown file" in str(bare.exception)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--show"], "--show without a table"),
+        (["--main"], "--main without a table"),
+        (["flash:fig5", "--seeds", "0", "--show"], "--seeds 0 with --show"),
+        (["flash:fig5", "--show", "--no-run"], "--show with --no-run"),
+        (["flash:regret", "--scale", "laptop"], "dataset 'cifar10': neither"),
+        (["fedacs:fig2", "--store", "FILE"], "it is a file, and runs go to a folder"),
+        (["fedacs:fig2", "--store", "FILE/below"], "it is a file, and runs go to a folder"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence_and_writes_nothing(tmp_path, monkeypatch, given, words):
+    monkeypatch.setenv("FEDCOHORT_DATA", str(tmp_path / "no data"))
+    (tmp_path / "file").touch()
+    given = [one.replace("FILE", str(tmp_path / "file")) for one in given]
+    store = [] if "--store" in given else ["--store", str(tmp_path / "runs")]
+    said = CliRunner().invoke(app, ["reproduce", *given, *store, "--out", str(tmp_path / "out")])
+    assert words in str(said.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_list_tells_what_is_half_done_or_damaged(tmp_path, done):
+    _, _, found = done
+    result_files.save({**found, "study": "flash:fig5", "done": 3}, tmp_path)
+    result_files.save({**found, "study": "fedcm:fig5"}, tmp_path)
+    (tmp_path / "fedacs-fig2-smoke.json").write_text("{}")
+    listed = CliRunner().invoke(app, ["reproduce", "--out", str(tmp_path)], env={"COLUMNS": "200"}).output
+    lines = {line.split()[0]: line.rstrip() for line in listed.splitlines() if ":" in line.split()[0]}
+    assert lines["flash:fig5"].endswith("smoke (3 of 8 runs)")
+    assert lines["fedcm:fig5"].endswith(" smoke")
+    assert lines["fedacs:fig2"].endswith("smoke (damaged)")
 
 
 def test_all_that_is_stored_is_shown_whatever_its_scale():

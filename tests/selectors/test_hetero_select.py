@@ -246,7 +246,7 @@ def test_js_part_against_the_plain_formula():
 
 
 def test_cosine_is_measured_against_the_way_before_the_round():
-    """Round 0 makes the way (1, 0). Round 1: the same way 0, at right angles 1, opposite 2 (counts as 1), halfway 0.293."""
+    """Round 0 makes the way (1, 0). Round 1: the same 0, a right angle 1, opposite 2 (counts as 1), halfway 0.293."""
     s = HeteroSelect()
     s.observe(told(0, [0, 1], [1, 1], [1, 1], [[1, 0], [2, 0]]))
     assert (s.state.apart[:2] == -1).all()  # nothing to compare with yet

@@ -14,8 +14,8 @@ from torch import nn  # noqa: E402
 
 from fedcohort import TorchTask, simulate  # noqa: E402
 from fedcohort.data import Dataset  # noqa: E402
-from fedcohort.engines.augmentation import crop_flip  # noqa: E402
 from fedcohort.engines.reserved_names import reserved  # noqa: E402
+from fedcohort.engines.torch_augment import crop_flip  # noqa: E402
 from fedcohort.errors import FedcohortError, MissingSignal, TrainingError  # noqa: E402
 from fedcohort.tasks import catalogue, next_character  # noqa: E402
 from fedcohort.testing import TaskContract  # noqa: E402

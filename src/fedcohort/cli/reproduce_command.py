@@ -13,9 +13,10 @@ from rich.table import Table
 from fedcohort import papers
 from fedcohort.cli.options import StoreFolder, Workers
 from fedcohort.cli.progress import watched
-from fedcohort.errors import StoreError, UnknownName, check
+from fedcohort.errors import ConfigError, StoreError, UnknownName, check
 from fedcohort.experiment.store import ROOT, Store
-from fedcohort.papers import reproduce
+from fedcohort.papers import reproduce, result_files
+from fedcohort.papers.paper_evidence import is_half_done
 from fedcohort.papers.study import SCALES, Study
 from fedcohort.storage.snapshots import write_durably
 
@@ -31,7 +32,7 @@ def reproduce_command(
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.", show_default="that of the scale")] = None,
     store: StoreFolder = ROOT,
-    out: Annotated[Path, typer.Option(help="Folder that holds the results.")] = reproduce.RESULTS,
+    out: Annotated[Path, typer.Option(help="Folder that holds the results.")] = result_files.RESULTS,
     workers: Workers = 0,
     main: Annotated[bool, typer.Option("--main", help="Only what a verdict on the main claim needs.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the result in --out without running anything.")] = False,
@@ -48,7 +49,16 @@ def reproduce_command(
     """
     idle = "--show" if show else "--no-run" if no_run else ""
     check(not (main and idle), f"--main with {idle}", f"it says what to run, and {idle} runs nothing", "leave one out")
-    check(not (seeds and show), f"--seeds {seeds} with --show", "a written result is shown whole", "leave one out")
+    check(
+        not (show and no_run),
+        "--show with --no-run",
+        "the one prints what is written, the other measures",
+        "leave one out",
+    )
+    check(seeds is None or not show, f"--seeds {seeds} with --show", "a written result is shown whole", "leave one out")
+    given = {"--main": main, "--show": show, "--no-run": no_run, "--seeds": seeds is not None}
+    for option in (option for option, is_given in given.items() if is_given and what is None):
+        check(False, f"{option} without a table", "it says what is done with one", "name it, e.g. flash:table1, or all")
     at = scale.lower() if scale else None
     if at not in (None, *SCALES):
         raise UnknownName.among("scale", str(scale), SCALES)
@@ -56,7 +66,7 @@ def reproduce_command(
         _list(out)
     if what is not None and show:
         for path in _stored(what, at, out):
-            _print(reproduce.load(path))
+            _print(result_files.load(path))
     elif what is not None:
         for study in papers.chosen(what):
             _print(_run(study, at or SCALES[0], seeds, Store(store), out, workers, main, no_run))
@@ -66,7 +76,7 @@ def reproduce_command(
 
 def _stored(what: str, scale: str | None, out: Path) -> list[Path]:
     """The results of these studies that are there, of one scale or of all."""
-    files = {at: [reproduce.file_of(s.id, at, out) for s in papers.chosen(what)] for at in SCALES}
+    files = {at: [result_files.file_of(s.id, at, out) for s in papers.chosen(what)] for at in SCALES}
     there = {at: found for at, paths in files.items() if (found := [path for path in paths if path.exists()])}
     if scale in there:
         return there[scale]
@@ -81,17 +91,17 @@ def _stored(what: str, scale: str | None, out: Path) -> list[Path]:
 def _run(
     study: Study, scale: str, seeds: int | None, store: Store, out: Path, workers: int, main: bool, no_run: bool
 ) -> dict[str, Any]:
-    before = reproduce.file_of(study.id, scale, out)
+    before = result_files.file_of(study.id, scale, out)
     work = reproduce.plan(study, scale, seeds, before)
     if no_run:
         found = reproduce.result(work, store)
         if not found["done"]:
             return found
-        found["cost"] = reproduce.load(before).get("cost", {}) if before.exists() else {}
+        found["cost"] = result_files.load(before).get("cost", {}) if before.exists() else {}
     else:
         with watched(reproduce.missing(work, store, main), store) as bar:
             found = reproduce.perform(work, store, bar.hear, keep=out, main=main, workers=workers)
-    path = reproduce.save(found, out)
+    path = result_files.save(found, out)
     Console(stderr=True).print(f"result: {path}")
     return found
 
@@ -110,9 +120,20 @@ def _list(out: Path) -> None:
     for name in ("table", "what it is", "results here"):
         table.add_column(name)
     for study in papers.studies().values():
-        there = [s for s in study.seeds if reproduce.file_of(study.id, s, out).exists()]
-        table.add_row(study.id, study.title, ", ".join(there) or "-")
+        there = [_state(result_files.file_of(study.id, s, out), s) for s in study.seeds]
+        table.add_row(study.id, study.title, ", ".join(filter(None, there)) or "-")
     Console().print(table)
+
+
+def _state(path: Path, scale: str) -> str:
+    """ "desk (3 of 24 runs)", "laptop" where all runs are there, nothing where there is no result."""
+    if not path.exists():
+        return ""
+    try:
+        found = result_files.load(path)
+    except ConfigError:
+        return f"{scale} (damaged)"
+    return f"{scale} ({found['done']} of {found['wanted']} runs)" if is_half_done(found) else scale
 
 
 def _page(out: Path, page: Path) -> None:
@@ -121,8 +142,8 @@ def _page(out: Path, page: Path) -> None:
 
     check(page.suffix == ".md", f"page {str(page)!r}", "it is a Markdown file", "use e.g. --page docs/papers.md")
     known = papers.studies().values()
-    files = [reproduce.file_of(s.id, scale, out) for s in known for scale in ("laptop", "desk", "paper")]
-    found = [reproduce.load(path) for path in files if path.exists()]
+    files = [result_files.file_of(s.id, scale, out) for s in known for scale in ("laptop", "desk", "paper")]
+    found = [result_files.load(path) for path in files if path.exists()]
     if not found:
         raise StoreError(
             f"{out}", "it holds no results of scale laptop", "run `fedcohort reproduce all --scale laptop` first"

@@ -263,6 +263,17 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
     """
     if name == "digits":
         return _assemble(name, digits(), Path("fedcohort"))
+    found = locate(name, root)
+    try:
+        return _assemble(name, found.read(), found.files[0])
+    except DataError as error:
+        if name not in KNOWN or error.remedy != AGAIN:
+            raise
+        raise DataError(error.value, error.rule, f"delete it and run: fedcohort data get {name}") from None
+
+
+def locate(name: str, root: Path | str | None = None) -> Any:
+    """Where a dataset is and how it is read; one that is not there is answered with how to get it."""
     folder = data_root(root)
     plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is not None
     found = find(name, folder) if plain else None
@@ -270,12 +281,7 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
         if name in KNOWN:
             raise missing(name, folder)
         raise UnknownName.among("dataset", name, ["digits", *KNOWN])
-    try:
-        return _assemble(name, found.read(), found.files[0])
-    except DataError as error:
-        if name not in KNOWN or error.remedy != AGAIN:
-            raise
-        raise DataError(error.value, error.rule, f"delete it and run: fedcohort data get {name}") from None
+    return found
 
 
 def check_file(name: str, path: Path) -> Dataset:

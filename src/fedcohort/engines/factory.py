@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedcohort.engines.augmentation import check_images
+from fedcohort.engines.image_moves import check_images
 from fedcohort.engines.interface import ENGINES, ClientData, Engine
 from fedcohort.engines.networks import Network
 from fedcohort.engines.recipe import Modeled, network_of, recipe_of

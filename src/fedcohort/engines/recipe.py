@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedcohort.engines.augmentation import MOVES, Moves
+from fedcohort.engines.image_moves import Moves
 from fedcohort.engines.networks import Network
+from fedcohort.engines.torch_augment import MOVES
 
 Factory = Callable[[], Any]  # makes a torch.nn.Module
 Loss = Callable[[Any, Any], Any]  # (output, target) -> the loss of every sample, or one number for the batch

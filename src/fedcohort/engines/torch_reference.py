@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.engines.augmentation import batch_generator
 from fedcohort.engines.client_signals import collect, part_of
 from fedcohort.engines.dropout_masks import client_key
+from fedcohort.engines.image_moves import batch_generator
 from fedcohort.engines.interface import ClientData, LossStats, batch_order
 from fedcohort.engines.losses import CROSS_ENTROPY
 from fedcohort.engines.recipe import Modeled, recipe_of

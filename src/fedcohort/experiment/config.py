@@ -87,7 +87,12 @@ class RunConfig(RunSettings):
 
     def digest(self) -> str:
         """Content address: equal for two ways of writing the same run, different for anything else."""
-        return hashlib.sha256(json.dumps(self.resolved(), sort_keys=True).encode()).hexdigest()
+        return self.digests((self.seed,))[self.seed]
+
+    def digests(self, seeds: Iterable[int]) -> dict[int, str]:
+        """The content addresses of the same run with these seeds."""
+        whole = {seed: {**found, "seed": seed} for found in (self.resolved(),) for seed in seeds}
+        return {s: hashlib.sha256(json.dumps(one, sort_keys=True).encode()).hexdigest() for s, one in whole.items()}
 
     def toml(self) -> str:
         """This configuration as a TOML file with a comment for every key."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,12 @@ class MeasuredDifference:
     def source(self) -> str:
         """The study, scale and columns."""
         return f"`{self.result['study']}`, {self.result['scale']}, {self.where}, {seeds_text([self.seeds])}"
+
+
+def fingerprint(results: Sequence[Result]) -> str:
+    """Of the verdicts on all main claims: another one where any of them is another."""
+    main = [(r["study"], r["scale"], c["verdict"]) for r in results for c in r["claims"] if c["main"]]
+    return hashlib.sha256(repr(sorted(main)).encode()).hexdigest()[:8]
 
 
 def is_half_done(result: Result) -> bool:

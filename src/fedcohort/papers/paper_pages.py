@@ -12,6 +12,7 @@ from fedcohort.papers.paper_evidence import (
     MeasuredDifference,
     compared,
     counted,
+    fingerprint,
     gains,
     is_half_done,
     seeds_of,
@@ -131,7 +132,8 @@ def paper_page(
     about = SUMMARIES[paper]
     back = f" [All papers, and how to read the tables](../{index})." if index else ""
     lines = [f"# {about.title}", ""]
-    lines += [f"What holds here of {about.title}, then its tables, each with its picture.{back} To continue them:", ""]
+    shown = "each with its picture" if any(_picture(r, pictures) for r in results) else "without pictures"
+    lines += [f"What holds here of {about.title}, then its tables, {shown}.{back} To continue them:", ""]
     lines += ["```", f"fedcohort reproduce {paper} --scale {results[0]['scale']}", "```", "", *_verdict(about, results)]
     lines += [*_evidence(about, results), *_overview(about, results), ""]
     for at, result in enumerate(results):
@@ -156,13 +158,19 @@ def _verdict(about: PaperSummary, results: Sequence[Result]) -> list[str]:
     parts = (
         f"**The paper claims.** {about.claims}",
         f"**What holds here.** {'; '.join(filter(None, counts))}.",
-        f"**Where the runs point.** {about.found}",
-        f"**Why.** {about.why}",
+        *_words(about, results),
         f"**Scale.** {_scales(results)}; {_tables(results)}; {seeds}.",
         f"**Our reading.** {about.reading}",
         f"**What a perfect choice would gain**{gain}.",
     )
     return [line for part in parts for line in (part, "")]
+
+
+def _words(about: PaperSummary, results: Sequence[Result]) -> list[str]:
+    """What the runs point to and why, where the words were written for these results."""
+    if about.written_for != fingerprint(results):
+        return ["**Where the runs point.** Not said: the words were written for results with other main verdicts."]
+    return [f"**Where the runs point.** {about.found}", f"**Why.** {about.why}"]
 
 
 def _evidence(about: PaperSummary, results: Sequence[Result]) -> list[str]:

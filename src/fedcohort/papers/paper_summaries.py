@@ -1,7 +1,8 @@
 """What is written by hand about each paper: its claims, our reading, what the runs point to and why.
 
-No number of ours stands here: `paper_evidence` reads them from the results when the pages are made, so that they cannot
-differ from the tables below them. The numbers in `claims` are the paper's own.
+Numbers are read from the results when the pages are made (`paper_evidence`); those in `claims` are the paper's own.
+What the runs point to was written for the committed results: `written_for` is the fingerprint of their main verdicts,
+and pages of other results leave these words out.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ class PaperSummary:
     in_short: str  # the claim in a few words, for the index
     claims: str  # what the paper says, with its own numbers
     reading: str  # how we read it where it leaves something open
-    found: str  # what the runs point to, in words that need no number of ours
+    found: str  # what the runs point to, in words
     why: str  # the suspected reasons
     comparisons: Sequence[RowDifference]
     base: str  # the row (or column) against which a perfect choice is measured
     perfect_is_column: bool = False
     also: tuple[str, ...] = ()  # what the same row is called in other tables
+    written_for: str = ""  # fingerprint of the main verdicts that `found` and `why` were written for
 
     @property
     def bases(self) -> tuple[str, ...]:
@@ -64,27 +66,21 @@ SUMMARIES: dict[str, PaperSummary] = {
         "compared with that row. As printed, without scaling, the choice is uniform at random. FLASH is "
         "also a loss: rows tell choice and loss apart. `flash` without a preset is this reading; without validation "
         "data at the server it pays the fall of a client's own loss.",
-        "At scale laptop FLASH's choice has less regret than random choice. Where clients are skewed and all train on "
-        "the same loss it is ahead under six methods (barely so under FedBiO) and far behind under SCAFFOLD, so that "
-        "over all seven it is level; FedCor is ahead under every one. FLASH's own loss costs as much or more, except "
-        "under RHFL, which has a loss of its own: on average FLASH is behind random choice, with skewed clients "
-        "because of SCAFFOLD (inside the noise), with noise alone under every method. At scale desk that loss gains "
-        "with random choice in all three worlds, but speeds stay with their clients, FLASH asks the fast ones, and "
-        "that costs more than its loss gains. Without the duration in its reward it keeps the gain, and adds half a "
-        "point with skewed clients alone (three seeds), nothing otherwise. By the clock FLASH is mostly sooner than "
-        "random choice at the accuracy that the paper prints for it where clients are skewed, with noise alone never "
-        "there, and where both meet not sooner than random choice on FLASH's loss. A perfect choice gains less than "
-        "the published gaps at scale laptop. At scale desk it gains nothing to speak of with skewed clients, neither "
-        "from the 70 % with the most even labels nor with even cohorts of all clients, and with noise alone those 70 "
-        "% cost accuracy: the others hold images that nobody else has. With noise alone nobody's choice gains "
-        "anything to speak of, at either scale.",
-        "Runs of scale laptop are short, and FLASH's loss learns slowly: the paper says so of a small alpha, while in "
-        "our Fig. 5 (three seeds) a smaller beta gains more than a larger alpha. At scale desk speeds stay with their "
-        "clients, and a reward per second keeps asking the fast ones, which a table by rounds does not reward. Labels "
-        "are wrong at much the same rate everywhere (Beta(15, 85) has a deviation of 3.6 points), so there is little "
-        "to find in the noise. FEEL seeks large gradients, and skewed clients have them. Under SCAFFOLD selectors "
-        "fall because control variates are old: with all of them renewed each is where its FedAvg is (three seeds), "
-        "and who is asked decides how much their age costs (see [SCAFFOLD](../methods/scaffold.md)).",
+        "At scale laptop FLASH's choice has less regret than random choice. With skewed clients, all on the same "
+        "loss, it is ahead under six methods and far behind under SCAFFOLD, which leaves it level over all seven; "
+        "FedCor is ahead under every one. FLASH's own loss takes the gain back under most methods: on average "
+        "FLASH is behind random choice, inside the noise with skewed clients, under every method with noise alone. "
+        "At scale desk that loss gains with random choice in all three worlds, but FLASH asks the fast clients, "
+        "which costs more than that; without the duration in its reward it keeps the gain (three seeds). By the "
+        "clock FLASH is mostly sooner where clients are skewed, with noise alone it never gets there. A perfect "
+        "choice gains less than the published gaps at scale laptop and nothing to speak of at scale desk; with "
+        "noise alone nobody's choice does.",
+        "Runs of scale laptop are short, and FLASH's loss learns slowly: the paper says so of a small alpha, while "
+        "in our Fig. 5 (three seeds) a smaller beta gains more than a larger alpha. At scale desk speeds stay with "
+        "their clients, and a reward per second keeps asking the fast ones, which a table by rounds does not "
+        "reward. Labels are wrong at much the same rate everywhere (Beta(15, 85) has a deviation of 3.6 points), "
+        "so there is little to find in the noise, and clients with uneven labels hold images that nobody else has. "
+        "Under SCAFFOLD selectors fall because control variates are old (see [SCAFFOLD](../methods/scaffold.md)).",
         (
             RowDifference(_FLASH.format("noniid"), "FLASH", "Random", ("FedAvg",)),
             RowDifference(_FLASH.format("both"), "FLASH", "Random", ("FedAvg",)),
@@ -111,6 +107,7 @@ SUMMARIES: dict[str, PaperSummary] = {
             ),
         ),
         "Random",
+        written_for="6e3fd814",
     ),
     "flash-rl": PaperSummary(
         "FLASH-RL",
@@ -132,6 +129,7 @@ SUMMARIES: dict[str, PaperSummary] = {
             RowDifference("flash-rl:table1-mnist", "FLASH-RL", "FedAvg", _each(_MNIST, "latency (s)"), "s"),
         ),
         "FedAvg",
+        written_for="8449b788",
     ),
     "hetero-select": PaperSummary(
         "HeteRo-Select",
@@ -142,12 +140,13 @@ SUMMARIES: dict[str, PaperSummary] = {
         "Only a summary was at hand. Its 66 % of a random half is a target for anyone who repeats the experiment; "
         "Oort's figures are quoted in our specification, not in the summary. The temperature of the main runs is not "
         "stated: tau0 = 1.",
-        "The chosen half is behind all clients; at scale desk, with all data, there is one seed of that so far. "
+        "The chosen half is behind all clients, at scale laptop and so far at scale desk, where all data are used. "
         "Against a random half it is inside the noise at scale laptop: ahead in three of six seeds, behind on "
-        "average, and no better by its peak, its final accuracy or its drop. With clients away it is level, and "
-        "steadier in most seeds. A perfect half is well ahead of a random one there, but not where many replies are "
-        "lost (three seeds). That a high score goes with aligned updates, the paper's central assumption, does not "
-        "show: six seeds, inside the noise.",
+        "average by its stable accuracy, level by its peak, its final accuracy and its drop. With clients away it "
+        "is level too, and steadier in most seeds. A perfect half is well ahead of a random one while all clients "
+        "are there, less so where some are away, and not where many replies are lost (three seeds). That a high "
+        "score goes with aligned updates, the paper's central assumption, does not hold here: if anything, it goes "
+        "with the others (seven seeds).",
         "The choice is uneven in each round, but its favourites change, for staleness and fairness are in the score. "
         "With so skewed a division a class may be at one or two clients only, and a model forgets what is not asked. "
         "What each weight does, and how it copes with drop-out, are studies of their own.",
@@ -157,6 +156,7 @@ SUMMARIES: dict[str, PaperSummary] = {
         ),
         "FedProx, random half",
         also=("random half", "random"),
+        written_for="466c4669",
     ),
     "fedcm": PaperSummary(
         "FedCM",
@@ -169,22 +169,20 @@ SUMMARIES: dict[str, PaperSummary] = {
         "and no more: equal weights, p_k = 1 / N, are rows of Table 4. In class heterogeneity all clients hold "
         "equally many samples.",
         "In the 30 rounds of scale laptop bandits with CA are ahead of FedAvg with class heterogeneity, and with "
-        "client heterogeneity where all clients weigh the same, by less than in the paper; with weights by size they "
-        "are level. FedPdp without either has most of that lead. CA adds about a point with class heterogeneity, "
-        "about as much where all weigh the same, and costs FedPdp two with weights by size; added to CA, bandits gain "
-        "with weights by size only (three to six seeds). Where clients train with a learning rate that falls, as in "
-        "later code of the same group, FedCM-UCB beats FedAvg with weights by size as well (scale laptop, six seeds), "
-        "and with augmentation it seems to; FedPdp alone is as far ahead or further. In the 100 rounds of scale desk "
-        "FedPdp is well behind FedAvg in both worlds (six and three seeds); a bandit with CA wins about half of that "
-        "back, and stays behind FedAvg (with a rate that falls, too: two seeds), and a perfect choice is level with "
-        "it (three seeds). Two of the main claims that hold are about data, not about FedCM: skewed data are harder "
-        "to learn from (Figs. 5 and 6).",
-        "Most of the published lead is not CA's or the bandits': FedPdp alone is 10 and 18 points ahead of FedAvg in "
-        "the paper. FedAvg of eq. 3 counts those that were not asked with the old model, so that each round moves 0.4 "
-        "of the way. That is slow, and the paper's FedAvg reaches its final accuracy only in round 100; here it is "
-        "still rising after the 30 rounds of scale laptop, and at scale desk it is at its last level in rounds 29 to "
-        "79. At scale laptop a rate that falls takes noise out of FedPdp's whole steps, and time from FedAvg. With "
-        "weights by size the subset is chosen for a plain mean of logits and averaged otherwise.",
+        "client heterogeneity where all clients weigh the same, by less than in the paper; with weights by size "
+        "they are level. FedPdp without either has most of that lead. CA adds about a point where clients weigh "
+        "the same and costs FedPdp some with weights by size; added to CA, bandits gain with weights by size only "
+        "(three to six seeds). With a learning rate that falls FedCM-UCB beats FedAvg with weights by size as "
+        "well, and with augmentation it seems to; FedPdp alone is as far ahead or further. In the 100 rounds of "
+        "scale desk FedPdp is well behind FedAvg in both worlds (six and three seeds); a bandit with CA wins about "
+        "half of that back, and a perfect choice all of it (three seeds). That Figs. 5 and 6 hold says something "
+        "about data, not about FedCM.",
+        "Most of the published lead is not CA's or the bandits': FedPdp alone is 10 and 18 points ahead of FedAvg "
+        "in the paper. FedAvg of eq. 3 counts those that were not asked with the old model, so that each round "
+        "moves 0.4 of the way: slow, and averaged over rounds. The paper's FedAvg reaches its final accuracy only "
+        "in round 100; here it is still rising after the rounds of scale laptop, and long at its last level in "
+        "those of scale desk, where the noise of FedPdp's whole steps is left. A rate that falls takes that out. "
+        "With weights by size the subset is chosen for a plain mean of logits and averaged otherwise.",
         (
             RowDifference("fedcm:table4", "class heterogeneity, CA, Dirac delta", "class heterogeneity, without CA"),
             RowDifference("fedcm:table4", "client heterogeneity, CA, Dirac delta", "client heterogeneity, without CA"),
@@ -196,6 +194,7 @@ SUMMARIES: dict[str, PaperSummary] = {
         ),
         "FedPdp",
         perfect_is_column=True,
+        written_for="826f5cb5",
     ),
     "fedacs": PaperSummary(
         "FedACS",
@@ -226,6 +225,7 @@ SUMMARIES: dict[str, PaperSummary] = {
             ),
         ),
         "baseline",
+        written_for="6de14dfa",
     ),
 }
 REMARKS: dict[str, str] = {  # by study: what has to be known to read its table

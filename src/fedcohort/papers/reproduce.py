@@ -1,7 +1,7 @@
 """Runs a paper's table: every cell for every seed, ours beside the published number, and which claims hold.
 
 The runs go to the store, so an interrupted reproduction continues where it stopped and a second one reads. The result
-is data (`results/ID-SCALE.json`): values by seed, intervals, configurations with their digests, claims, departures.
+is data (see `result_files`): values by seed, intervals, configurations with their digests, claims, departures.
 
 A result may be half done: it is written after every run, says how many of its runs are there, and what it knows of runs
 that the store does not have (any more) is kept where their digests are still those of the study. So are seeds that are
@@ -11,10 +11,9 @@ not asked for this time, and what the results beside it know of the same runs.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from fedcohort.data.dataset import locate
 from fedcohort.errors import ConfigError, StoreError, UnknownName, check
 from fedcohort.experiment.config import RunConfig, from_mapping
 from fedcohort.experiment.metrics import paired
@@ -31,12 +31,11 @@ from fedcohort.experiment.runner import Event, OnEvent
 from fedcohort.experiment.runs import versions
 from fedcohort.experiment.store import Store
 from fedcohort.experiment.sweep import run_all
+from fedcohort.papers.result_files import load, save
 from fedcohort.papers.study import OTHERS, PERFECT_ROW, SCALES, Cell, Place, Study, Value
 from fedcohort.papers.verdicts import judge, values_of
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
-from fedcohort.storage.snapshots import write_durably
 
-RESULTS = Path("results")
 SHARED = ("terminal", "best", "early_stop", "final", "stable", "drop")  # what results may take from those beside them
 Known = dict[tuple[str, str, Place | None], Value]  # by digest, quantity and place; no place: of one run alone
 _UNKNOWN: Any = object()  # no number yet; None is a number that cannot be had (a target that was not reached)
@@ -60,9 +59,20 @@ class StudyWork:
     digests: dict[tuple[Place, int], str]
     asked: tuple[int, ...] = ()  # the seeds that are run
     others: int | None = None  # how many of them cells are run for that are not in the main claim; None: all
+    goal: int = 0  # the seeds of the whole study: as many as it has by itself, or more where more were asked for
     errors: dict[str, str] = field(default_factory=dict)  # run id -> why it failed
     known: Known = field(default_factory=dict)  # numbers that were written down before
     against: dict[Place, list[Place]] = field(default_factory=dict)  # what cells were measured against then
+
+    @property
+    def own_goal(self) -> int:
+        """The seeds that the study has by itself."""
+        return self.study.seeds[self.scale]
+
+    def whole(self) -> list[tuple[Place, int]]:
+        """Cells and seeds of the whole study, whatever was asked for this time."""
+        others = OTHERS.get(self.scale) if self.goal == self.own_goal else None
+        return replace(self, asked=tuple(range(self.goal)), others=others).wanted()
 
     def wanted(self, main: bool = False) -> list[tuple[Place, int]]:
         """Cells and seeds to be run for: those of the main claim, a perfect choice beside it, then the others.
@@ -90,7 +100,7 @@ def _meets(place: Place, others: set[Place]) -> bool:
 
 
 def plan(study: Study, scale: str, seeds: int | None = None, earlier: Path | None = None) -> StudyWork:
-    """What a study asks for; every mistake in it, and missing data, show here. `earlier`: a result to build on."""
+    """What a study asks for; every mistake in it shows here. `earlier`: a result to build on."""
     if scale not in SCALES:
         raise UnknownName.among("scale", scale, SCALES)
     check(seeds is None or seeds >= 1, f"seeds = {seeds}", "it is how many, at least one", "use e.g. --seeds 3")
@@ -98,16 +108,18 @@ def plan(study: Study, scale: str, seeds: int | None = None, earlier: Path | Non
     before = load(earlier) if earlier is not None and earlier.exists() else {}
     asked = tuple(range(seeds or study.seeds[scale]))
     numbers = tuple(sorted({*asked, *before.get("seeds", ())}))
+    goal = max(len(asked), study.seeds[scale], before.get("goal", 0))
+    every = sorted({*numbers, *range(goal)})
     texts = {c.place: from_mapping(dict(c.run)).canonical() for c in cells}  # the same for every seed
-    configs = {(c.place, s): replace(texts[c.place], seed=s) for c in cells for s in numbers}
+    configs = {(c.place, s): replace(texts[c.place], seed=s) for c in cells for s in every}
     for kind, make in _MAKERS.items():
         for text in {getattr(c, kind) for c in configs.values()}:
             make(text)
     known = {} if earlier is None else _beside(earlier.parent, scale)
     others = None if seeds else OTHERS.get(scale)
-    same = {config: config.digest() for config in set(configs.values())}
-    digests = {at: same[config] for at, config in configs.items()}
-    work = StudyWork(study, scale, numbers, cells, configs, digests, asked, others)
+    runs = {text: text.digests(every) for text in set(texts.values())}
+    digests = {(place, s): runs[texts[place]][s] for place, s in configs}
+    work = StudyWork(study, scale, numbers, cells, configs, digests, asked, others, goal)
     work.against = {(c["row"], c["column"]): [(r, k) for r, k in c.get("against", ())] for c in before.get("cells", ())}
     work.known = known | _kept(before, digests)
     return work
@@ -145,9 +157,23 @@ def perform(
             on_event(event)
 
     while new := {digest: config for digest, config in values.missing(main).items() if digest not in tried}:
+        if not tried:
+            _check_start(new.values(), store)
         tried |= set(new)
         run_all(list(new.values()), store, heard, **how)
     return _measured(work, values) | {"cost": cost()}
+
+
+def _check_start(configs: Iterable[RunConfig], store: Store) -> None:
+    """What every run would fail for: a file in the place of the store, and missing data."""
+    there = next(path for path in (store.root, *store.root.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise StoreError(f"{there}", "it is a file, and runs go to a folder", "name another one with --store")
+    for text in sorted({config.task for config in configs}):
+        spec = make_task_spec(text)
+        name = getattr(spec, "dataset", None)
+        if isinstance(name, str) and name != "digits":
+            locate(name, getattr(spec, "root", None))
 
 
 def missing(work: StudyWork, store: Store, main: bool = False) -> list[RunConfig]:
@@ -167,6 +193,7 @@ def _measured(work: StudyWork, values: _Values) -> dict[str, Any]:
         "title": study.title,
         "scale": scale,
         "seeds": list(work.seeds),
+        **({"goal": work.goal} if work.goal > work.own_goal else {}),
         "done": sum(values.complete(digest) for digest in values.asked),
         "wanted": len(values.asked),
         "made": datetime.now(UTC).date().isoformat(),
@@ -188,7 +215,7 @@ class _Values:
         self.by_place = {cell.place: cell for cell in work.cells}
         self.read: dict[str, RunRecord] = {}
         self.found: dict[tuple[Place, int], Value] = {}  # measured now
-        self.wanted = set(work.wanted())
+        self.wanted = {*work.whole(), *work.wanted()}
         self.lacking: set[tuple[Place, int]] = set()  # runs that others are measured against, not in the store
         self.against = {place: set(others) for place, others in work.against.items()}
         self.places: dict[str, list[tuple[Place, int]]] = {}  # by digest: the cells that a run is for
@@ -196,7 +223,7 @@ class _Values:
         self.folders = {at: folders[config] for at, config in work.configs.items()}
         for at, digest in work.digests.items():
             self.places.setdefault(digest, []).append(at)
-        self.asked = {work.digests[at] for at in self.wanted}  # the different runs that are wanted
+        self.asked = {work.digests[at] for at in work.whole()}  # the different runs of the whole study
 
     def record(self, place: Place, seed: int) -> RunRecord:
         """What a finished run wrote down; one that still goes on counts as not there."""
@@ -330,33 +357,3 @@ def judged(found: Mapping[str, Any], study: Study) -> list[dict[str, Any]]:
     there = {(cell["row"], cell["column"]) for cell in found["cells"]}
     claims = [c for c in study.claims(found["scale"]) if there.issuperset((*c.left, *c.right))]
     return judge(claims, values_of(found), better, {cell.place: cell.published for cell in cells})
-
-
-def file_of(study: str, scale: str, folder: Path = RESULTS) -> Path:
-    """Where the result of a study is kept."""
-    return folder / f"{study.replace(':', '-')}-{scale}.json"
-
-
-def save(found: Mapping[str, Any], folder: Path = RESULTS) -> Path:
-    """Write a result down."""
-    path = file_of(found["study"], found["scale"], folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(path, (json.dumps(found, indent=1) + "\n").encode())
-    return path
-
-
-def load(path: Path) -> dict[str, Any]:
-    """A result that was written down."""
-    try:
-        found = json.loads(path.read_text())
-        _ = found["study"], found["cells"], found["claims"], found["scale"]
-    except OSError:
-        raise StoreError(f"{path}", "there is no such result", "run `fedcohort reproduce` first") from None
-    except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"{path}", "this is not the result of a reproduction", "name one of results/") from None
-    return dict(found)
-
-
-def rows_and_columns(cells: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """The rows and columns of a result, in the order of its cells."""
-    return list(dict.fromkeys(c["row"] for c in cells)), list(dict.fromkeys(c["column"] for c in cells))

@@ -8,7 +8,7 @@ from typing import Any
 from fedcohort.experiment.metrics.paired import spread_name
 from fedcohort.papers.paper_evidence import is_half_done, seeds_of, seeds_text
 from fedcohort.papers.paper_summaries import REMARKS
-from fedcohort.papers.reproduce import rows_and_columns
+from fedcohort.papers.result_files import rows_and_columns
 from fedcohort.papers.verdicts import UNDECIDED, UNKNOWN
 
 
@@ -22,14 +22,27 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 def told(result: Mapping[str, Any], picture: str = "") -> list[str]:
     """The command, table, picture (its Markdown) and claims of a result, and what has to be known to read it."""
+    command = f"fedcohort reproduce {result['study']} --scale {result['scale']}"
+    command += f" --seeds {result['goal']}" if "goal" in result else ""
     made = f"scale `{result['scale']}`, {seeds_text(seeds_of(result))}, made {result['made']}"
     if is_half_done(result):
         made += f"; **half done: {result['done']} of {result['wanted']} runs**, the same command continues"
-    lines = [f"`fedcohort reproduce {result['study']} --scale {result['scale']}`; {made}.", ""]
+    lines = [f"`{command}`; {made}.", ""]
     lines += [*_table(result), "", *([picture, ""] if picture else []), *_claims(result["claims"])]
     if result["failed"]:
-        lines += ["", "Failed runs:", ""] + [f"* `{name}`: {why}" for name, why in result["failed"].items()]
+        lines += ["", "Failed runs:", "", *_failures(result["failed"])]
     return [*lines, "", REMARKS[result["study"]]] if result["study"] in REMARKS else lines
+
+
+def _failures(failed: Mapping[str, str]) -> list[str]:
+    """A line for every reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in failed.items():
+        reasons.setdefault(why, []).append(f"`{name}`")
+    return [
+        f"* {', '.join(names[:3])}{f' and {len(names) - 3} more' * (len(names) > 3)}: {why}"
+        for why, names in reasons.items()
+    ]
 
 
 def cell_text(cell: Mapping[str, Any], most: int = 0) -> str:

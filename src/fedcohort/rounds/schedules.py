@@ -23,11 +23,11 @@ T = TypeVar("T")
 def sizes(schedule: str) -> tuple[tuple[int, int | None], ...]:
     """A schedule of cohort sizes as (first round, size) in order; a size of None is everybody.
 
-    >>> sizes("0:all, 1:10, 50:20")
+    >>> sizes("0:All, 1:10, 50:20")
     ((0, None), (1, 10), (50, 20))
     """
     rule = "ROUND:SIZE with a round from 0 and a size of at least 1, or all"
-    entries = _entries("size_schedule", schedule, lambda s: s == EVERYBODY or _positive(s, int), rule, SIZES)
+    entries = _entries("size_schedule", schedule.lower(), lambda s: s == EVERYBODY or _positive(s, int), rule, SIZES)
     return tuple((first, None if size == EVERYBODY else int(size)) for first, size in entries)
 
 

@@ -17,6 +17,7 @@ from fedcohort.rounds.history import History
 from fedcohort.rounds.over_selection import OverSelection
 from fedcohort.rounds.recovery import Recovery
 from fedcohort.rounds.run_notes import findings
+from fedcohort.rounds.schedules import sizes
 from fedcohort.rounds.session import Session
 from fedcohort.rounds.validation import Limits
 from fedcohort.rounds.validation_score import ACCURACY, check_score
@@ -42,12 +43,10 @@ class Simulation:
         journal: Journal | None = None,
         snapshots: Snapshots | None = None,
     ) -> None:
-        check(
-            settings.cohort_size <= world.population,
-            f"cohort_size = {settings.cohort_size}",
-            f"the world has {world.population} clients",
-            f"use at most {world.population}",
-        )
+        scheduled = max((size or 0 for _, size in sizes(settings.size_schedule)), default=0)
+        rule, remedy = f"the world has {world.population} clients", f"use at most {world.population}"
+        check(scheduled <= world.population, f"size_schedule = {settings.size_schedule!r}", rule, f"{remedy}, or all")
+        check(settings.cohort_size <= world.population, f"cohort_size = {settings.cohort_size}", rule, remedy)
         self.settings, self.method, self.world, self.task = settings, method, world, task
         self.federation = Federation(world, task, settings)
         asking = OverSelection(settings.over_select)

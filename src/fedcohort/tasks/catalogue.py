@@ -16,10 +16,10 @@ from fedcohort.core.constraints import Choice, Interval, NotNegative, Positive
 from fedcohort.core.plain_text import shown
 from fedcohort.core.spec_string import SpecStringError, parse
 from fedcohort.engines import losses as objectives
-from fedcohort.engines.augmentation import augmentation
 from fedcohort.engines.networks import Network, lenet, mlp, resnet
 from fedcohort.engines.recipe import Factory, Modeled, Recipe
 from fedcohort.engines.steps import OPTIMISERS
+from fedcohort.engines.torch_augment import augmentation
 from fedcohort.errors import BadParameter, UnknownName, check, checked
 from fedcohort.tasks.classification import ClassificationSpec
 from fedcohort.tasks.quadratic import QuadraticSpec

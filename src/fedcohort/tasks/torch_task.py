@@ -94,7 +94,7 @@ class TorchTask(ClassificationSpec):
         seed: int = 0,
         **plan: Any,
     ) -> None:
-        from fedcohort.engines.augmentation import augmentation as augmentation_of
+        from fedcohort.engines.torch_augment import augmentation as augmentation_of
         from fedcohort.tasks.catalogue import plan_with
 
         held: float = 0.2 if isinstance(test, (tuple, list)) else test

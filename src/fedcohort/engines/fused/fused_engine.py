@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.core.constraints import CountOrZero
-from fedcohort.engines.augmentation import Moves, moves_of
 from fedcohort.engines.client_signals import collect, part_of
 from fedcohort.engines.dropout_masks import client_key
+from fedcohort.engines.image_moves import Moves, moves_of
 from fedcohort.engines.interface import ClientData, LossStats, batch_order
 from fedcohort.engines.losses import CROSS_ENTROPY, log_softmax
 from fedcohort.engines.networks import Network

@@ -1,4 +1,4 @@
-"""Images seen through windows that move and mirror them, for ready-made augmentations (`engines/augmentation.py`)."""
+"""Images seen through windows that move and mirror them, for ready-made augmentations (`engines/image_moves.py`)."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def claims(scale: str) -> Sequence[Claim]:
     """No loss, less traffic."""
     share = STOP[scale] / ROUNDS[scale]
     words = f"early stop loses less than {SAME:g} point of accuracy"
-    none = Claim(words, ((EARLY, ACCURACY),), ((ALWAYS, ACCURACY),), within=SAME)
+    none = Claim(words, ((EARLY, ACCURACY),), ((ALWAYS, ACCURACY),), margin=-SAME)
     less = f"early stop after {share:.0%} of the rounds costs less traffic (the paper: after 20 %)"
     return [none, beats(less, (EARLY, TRAFFIC), (ALWAYS, TRAFFIC), round(OVERHEAD[EARLY] - OVERHEAD[ALWAYS], 2))]
 

@@ -102,6 +102,10 @@ def insight_claims(scale: str) -> Sequence[Claim]:
     ]
 
 
+_ARGUED = (
+    "the paper argues about poisoners and shows no experiment",
+    "who is asked is counted in the second half of the rounds, after the insight was learned",
+)
 _ENOUGH = {**SEEDS, "laptop": 8}
 STUDIES = (
     Study(
@@ -110,7 +114,7 @@ STUDIES = (
         poison_cells,
         poison_claims,
         _ENOUGH,
-        {s: (*told, "the paper argues about poisoners and shows no experiment") for s, told in DEPARTURES.items()},
+        {s: (*told, *_ARGUED) for s, told in DEPARTURES.items()},
     ),
     Study(
         "fedacs:insight",

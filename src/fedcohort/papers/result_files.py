@@ -1,0 +1,86 @@
+"""Results of reproductions as files, `results/ID-SCALE.json`, which are checked when they are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedcohort.errors import ConfigError, StoreError
+from fedcohort.storage.snapshots import write_durably
+
+RESULTS = Path("results")
+_NUMBER = (int, float, type(None))
+_RESULT = {
+    "study": str, "title": str, "scale": str, "seeds": list, "made": str, "average": str, "cells": list,
+    "claims": list, "departures": list, "failed": dict,
+}  # fmt: skip
+_CELL = {
+    "row": str, "column": str, "quantity": str, "digits": int, "missing": str, "published": _NUMBER, "mean": _NUMBER,
+    "low": _NUMBER, "high": _NUMBER, "values": dict, "digests": dict,
+}  # fmt: skip
+_CLAIM = {
+    "words": str, "verdict": str, "main": bool, "ours": bool, "seeds": int, "wins": int, "losses": int, "needs": int,
+    "published": _NUMBER, "difference": _NUMBER, "low": _NUMBER, "high": _NUMBER,
+}  # fmt: skip
+
+
+def file_of(study: str, scale: str, folder: Path = RESULTS) -> Path:
+    """Where the result of a study is kept."""
+    return folder / f"{study.replace(':', '-')}-{scale}.json"
+
+
+def save(found: Mapping[str, Any], folder: Path = RESULTS) -> Path:
+    """Write a result down."""
+    path = file_of(found["study"], found["scale"], folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(path, (json.dumps(found, indent=1) + "\n").encode())
+    return path
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A result that was written down."""
+    try:
+        found = json.loads(path.read_text())
+    except OSError:
+        raise StoreError(f"{path}", "there is no such result", "run `fedcohort reproduce` first") from None
+    except ValueError:
+        found = None
+    fault = _fault(found)
+    if fault:
+        remedy = "delete it or put it aside, and run `fedcohort reproduce` again"
+        raise ConfigError(f"{path}", f"this is not the result of a reproduction: {fault}", remedy)
+    return dict(found)
+
+
+def _fault(found: Any) -> str:
+    """What is wrong with the contents of a file, or nothing."""
+    wrong = _lacks("the file", found, _RESULT)
+    if wrong:
+        return wrong
+    parts = [(f"{kind} {at}", one, keys) for kind, keys in (("cell", _CELL), ("claim", _CLAIM))
+             for at, one in enumerate(found[f"{kind}s"])]  # fmt: skip
+    faults = [_lacks(*part) for part in parts]
+    if not any(faults):
+        faults = [_numbers(f"cell {at}", cell) for at, cell in enumerate(found["cells"])]
+        faults += ["seeds are no numbers"] * any(type(seed) is not int for seed in found["seeds"])
+    return next(filter(None, faults), "")
+
+
+def _lacks(what: str, found: Any, keys: Mapping[str, Any]) -> str:
+    if not isinstance(found, dict):
+        return f"{what} is not a mapping"
+    wrong = [key for key, kind in keys.items() if key not in found or not isinstance(found[key], kind)]
+    return f"{what} has no sound {wrong[0]!r}" if wrong else ""
+
+
+def _numbers(what: str, cell: Mapping[str, Any]) -> str:
+    values, digests = cell["values"], cell["digests"]
+    sound = all(isinstance(v, _NUMBER) for v in values.values()) and all(isinstance(d, str) for d in digests.values())
+    return "" if sound and all(seed.isdecimal() for seed in (*values, *digests)) else f"{what} has no sound 'values'"
+
+
+def rows_and_columns(cells: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """The rows and columns of a result, in the order of its cells."""
+    return list(dict.fromkeys(c["row"] for c in cells)), list(dict.fromkeys(c["column"] for c in cells))
