@@ -165,7 +165,7 @@ def perform(
 
 
 def _check_start(configs: Iterable[RunConfig], store: Store) -> None:
-    """What every run would fail for: a file in the place of the store, and missing data."""
+    """What every run would fail for: a file where the folder of runs should be, and missing data."""
     there = next(path for path in (store.root, *store.root.absolute().parents) if path.exists())
     if not there.is_dir():
         raise StoreError(f"{there}", "it is a file, and runs go to a folder", "name another one with --store")
