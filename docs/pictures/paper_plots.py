@@ -1,13 +1,15 @@
 """Each reproduced table as a dot plot (or curves), ours beside the published number: docs/pictures/papers/STUDY.svg.
 
 From results/*-laptop.json (and -desk, -paper) alone. A dot is our mean, the line its range (from five seeds on the 95 %
-interval), the hollow diamond the published number. Absolute numbers differ by scale; what is compared are the orders
-within a column.
+interval), the hollow diamond the published number. Absolute numbers differ by scale; what is compared are orders,
+within a column, or in the whole table where claims compare its columns, which then have a common axis. Ours and the
+published numbers have a scale each where they do not meet.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,15 @@ from typing import Any
 import curve_plots
 from svg_sheet import Sheet, ticks
 
+from fedcohort import papers
 from fedcohort.papers.paper_evidence import seeds_text
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "pictures" / "papers"
 SCALES = ("laptop", "desk", "paper")
 LINE, HEAD, FOOT, GAP = 18, 34, 34, 22
-WIDTH, ACROSS, LONGEST = 1000, 4, 44  # pixels, panels, letters of a row
+LETTER = 7.4  # pixels of a bold one
+WIDTH, ACROSS, LONGEST = 1000, 4, 52  # pixels, panels, letters of a row
 Cell = Mapping[str, Any]
 
 
@@ -54,13 +58,14 @@ def unique(cells: Sequence[Cell], key: str) -> list[str]:
 
 def _draw(result: Mapping[str, Any], rows: list[str], columns: list[str], at: Mapping[tuple[str, str], Cell]) -> Sheet:
     longest = min(LONGEST, max(map(len, rows)))
-    start = 30 + 7.4 * longest  # where the panels begin
+    start = 30 + 6.8 * longest  # where the panels begin
     across = min(ACROSS if longest < 34 else ACROSS - 1, len(columns))
     lines = -(-len(columns) // across)
     tall = HEAD + LINE * len(rows) + FOOT
     sheet = Sheet(WIDTH, 52 + lines * tall, str(result["title"]))
     sheet.text(12, 20, _cut(str(result["title"]), 118), size=14, bold=True)
-    _key(sheet, result)
+    shared = list(at.values()) if _compares_columns(result) else []
+    _key(sheet, result, "in the whole table" if shared else "within a panel")
     wide = (WIDTH - start - 16 - GAP * (across - 1)) / across
     for number, column in enumerate(columns):
         left = start + (number % across) * (wide + GAP)
@@ -69,11 +74,19 @@ def _draw(result: Mapping[str, Any], rows: list[str], columns: list[str], at: Ma
             for i, row in enumerate(rows):
                 sheet.text(start - 12, top + HEAD + LINE * i + 13, _cut(row, LONGEST), anchor="end")
         cells = [at.get((row, column)) for row in rows]
-        _panel(sheet, left, top, wide, column, cells)
+        _panel(sheet, left, top, wide, column, cells, shared)
     return sheet
 
 
-def _key(sheet: Sheet, result: Mapping[str, Any]) -> None:
+def _compares_columns(result: Mapping[str, Any]) -> bool:
+    """Whether a claim is about different columns of one quantity."""
+    if len({cell["quantity"] for cell in result["cells"]}) > 1:
+        return False
+    claims = papers.studies()[result["study"]].claims(result["scale"])
+    return any(a[1] != b[1] for c in claims for a, b in zip(c.left, c.right, strict=False))
+
+
+def _key(sheet: Sheet, result: Mapping[str, Any], where: str) -> None:
     counts = [len(cell["values"]) for cell in result["cells"] if cell["values"]]
     sheet.circle(18, 36, 4, "s0")
     ours = f"ours, mean of {seeds_text(counts)} and their spread" if max(counts) > 1 else "ours, one seed"
@@ -83,18 +96,22 @@ def _key(sheet: Sheet, result: Mapping[str, Any]) -> None:
         sheet.text(328, 40, "published", colour="pale")
     else:
         sheet.text(318, 40, "no published numbers", colour="pale")
-    words = f"scale {result['scale']}: compare orders within a panel, not levels"
+    words = f"scale {result['scale']}: compare orders {where}, not levels"
     sheet.text(988, 40, words, anchor="end", colour="pale")
 
 
-def _panel(sheet: Sheet, left: float, top: float, wide: float, column: str, cells: list[Cell | None]) -> None:
-    known = [cell for cell in cells if cell]
+def _panel(
+    sheet: Sheet, left: float, top: float, wide: float, column: str, cells: list[Cell | None], shared: list[Cell]
+) -> None:
+    """One column; its axis is that of the `shared` cells, where there are any, or its own."""
+    known = shared or [cell for cell in cells if cell]
     ours = [v for c in known for v in (c["mean"], c["low"], c["high"]) if v is not None]
     published = [c["published"] for c in known if c["published"] is not None]
-    sheet.text(left, top + 22, _cut(column, int(wide / 6.4)), bold=True)
+    for i, line in enumerate(_heading(column, int(wide / LETTER))):
+        sheet.text(left, top + 22 - 14 * i, line, bold=True)
     if not ours and not published:
         return
-    axis = BrokenAxis(left, wide, *(spread for spread in (_spread(ours), _spread(published)) if spread))
+    axis = BrokenAxis(left, wide, *_ranges(ours, published))
     bottom = top + HEAD + LINE * len(cells)
     for x, words in axis.ticks():
         sheet.line(x, top + HEAD - 4, x, bottom)
@@ -113,45 +130,46 @@ def _panel(sheet: Sheet, left: float, top: float, wide: float, column: str, cell
             sheet.circle(axis.at(cell["mean"]), y, 4, "s0")
 
 
-def _spread(values: list[float]) -> tuple[float, float] | None:
-    if not values:
-        return None
+def _heading(text: str, most: int) -> list[str]:
+    """One line, or two from below where it is too long for one and can be divided."""
+    for mark in (": ", ", "):
+        first, _, second = text.partition(mark)
+        if len(text) > most and second:
+            return [_cut(second, most), _cut(first, most)]
+    return [_cut(text, most)]
+
+
+def _ranges(ours: list[float], published: list[float]) -> list[tuple[float, float]]:
+    """One range with room at both ends, or two where ours and the published numbers do not meet, in order."""
+    first, second = sorted((ours, published), key=lambda some: min(some, default=math.inf))
+    if not second or min(second) <= max(first):
+        return [_spread([*first, *second])]
+    middle = (max(first) + min(second)) / 2
+    return [(_spread(first)[0], min(_spread(first)[1], middle)), (max(_spread(second)[0], middle), _spread(second)[1])]
+
+
+def _spread(values: list[float]) -> tuple[float, float]:
     room = 0.12 * (max(values) - min(values)) or 0.05 * abs(max(values)) or 1.0
     return min(values) - room, max(values) + room
 
 
 class BrokenAxis:
-    """One axis over one or two ranges in the same scale; what lies between two ranges far apart is left out."""
+    """One axis over one or two ranges; two that do not meet have a scale each, and nothing between them."""
 
     def __init__(self, left: float, wide: float, *ranges: tuple[float, float]) -> None:
-        first, *rest = sorted(ranges)
-        self.ranges = [first]
-        for low, high in rest:
-            before = self.ranges[-1]
-            if low - before[1] > 0.35 * (high - before[0]):
-                self.ranges.append((low, high))
-            else:
-                self.ranges[-1] = (before[0], max(before[1], high))
-        self.left, self.gap = left, 18.0
-        self.scale = (wide - self.gap * (len(self.ranges) - 1)) / sum(high - low for low, high in self.ranges)
+        self.left, self.gap, self.ranges = left, 18.0, ranges
+        self.each = (wide - self.gap * (len(self.ranges) - 1)) / len(self.ranges)
 
     def at(self, value: float) -> float:
         """Where a value is."""
-        x = self.left
-        for low, high in self.ranges:
-            if value <= high or (low, high) == self.ranges[-1]:
-                return x + self.scale * (value - low)
-            x += self.scale * (high - low) + self.gap
-        return x
+        where = next((i for i, (_, high) in enumerate(self.ranges) if value <= high), len(self.ranges) - 1)
+        low, high = self.ranges[where]
+        return self.left + where * (self.each + self.gap) + self.each * (value - low) / (high - low)
 
     def ticks(self) -> list[tuple[float, str]]:
         """(place, words) of round numbers."""
-        span = sum(high - low for low, high in self.ranges)
-        out = []
-        for low, high in self.ranges:
-            most = max(2, int(self.scale * (high - low) / 48))
-            out += [(self.at(tick), f"{tick:g}") for tick in ticks(low, high, most) if span]
-        return out
+        most = max(3, int(self.each / 44))
+        return [(self.at(tick), f"{tick:g}") for low, high in self.ranges for tick in ticks(low, high, most)]
 
     def breaks(self) -> list[float]:
         """Where the axis is interrupted."""
