@@ -11,7 +11,6 @@ journal says; a round whose end was durable is not trained again (`faults.Script
 
 from __future__ import annotations
 
-import logging
 import shutil
 import tempfile
 from collections import Counter
@@ -46,9 +45,6 @@ from fedcohort.types import Outcome
 
 SELECTORS = ("oort", "power-of-choice(d=5)")
 fates = st.lists(st.sampled_from(sorted(FATES)), min_size=MANY, max_size=MANY)
-
-
-logging.getLogger("flwr").setLevel(logging.ERROR)
 
 
 class Faults(RuleBasedStateMachine):

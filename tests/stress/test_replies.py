@@ -4,8 +4,6 @@ anything but the record of who sent it.
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
@@ -35,15 +33,6 @@ REASONS = {  # every code with which a reply can be refused
     *("metric-form", "variance-negative", "counter-negative", "statistics-too-large", "counter-too-large"),
     *("metric-not-finite", "metric-not-scalar", "metric-missing", "metric-unknown", "sender-is-not-the-one-asked"),
 }
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    log = logging.getLogger("flwr")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    yield
-    log.setLevel(level)
 
 
 def on_simulator(kind_of, *, silent=False, selector="oort", population=40, **keys):

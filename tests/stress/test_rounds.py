@@ -4,8 +4,6 @@ what is learned of those cut off; and a crash at every single moment.
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error
@@ -33,7 +31,6 @@ from fedcohort.selectors.uniform import Uniform
 from fedcohort.storage.journal import Journal
 from fedcohort.storage.snapshots import Snapshots
 
-logging.getLogger("flwr").setLevel(logging.ERROR)
 FIRST = as_record({"w": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32)})
 POLICY = {"cohort_size": 4, "deadline": 10.0, "over_select": 1.5, "seed": 1}  # six are asked
 
