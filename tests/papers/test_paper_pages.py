@@ -107,19 +107,20 @@ def test_without_a_picture_or_a_perfect_choice_none_is_promised(tmp_path):
 
 
 def test_words_stand_by_results_they_were_written_for_only(monkeypatch):
-    """The fingerprint is of main verdicts: one that is another takes the words away, one that is not main does not."""
+    """Another main verdict, or one that is decided, takes the words away; a further seed of another claim does not."""
     mine = [result(claims=[claim("it wins", HOLDS, 6, main=True), claim("it is fast", UNDECIDED)])]
     about = replace(SUMMARIES["flash"], written_for=paper_evidence.fingerprint(mine))
     monkeypatch.setitem(SUMMARIES, "flash", about)
     text = paper_pages.paper_page("flash", mine)
     assert about.found in text
     assert about.why in text
-    mine[0]["claims"][1]["verdict"] = HOLDS
+    mine[0]["claims"][1]["seeds"] = 5
     assert about.found in paper_pages.paper_page("flash", mine)
-    mine[0]["claims"][0]["verdict"] = NOISE
-    other = paper_pages.paper_page("flash", mine)
-    assert about.found not in other
-    assert "Not said: the words were written for results with other main verdicts." in other
+    for which, verdict in ((0, NOISE), (1, HOLDS)):
+        claims = [{**one, "verdict": verdict} if at == which else one for at, one in enumerate(mine[0]["claims"])]
+        other = paper_pages.paper_page("flash", [{**mine[0], "claims": claims}])
+        assert about.found not in other
+    assert "Not said: the words were written for results with other verdicts." in other
 
 
 def test_departures_are_told_once():

@@ -9,8 +9,11 @@ from fedcohort.errors import ConfigError
 from fedcohort.experiment.store import Store
 from fedcohort.papers import reproduce, result_files
 from fedcohort.papers.results_page import markdown
+from fedcohort.papers.study import beats
 
 from .tiny_study import tiny
+
+AVG, PROX = ("uniform", "fedavg"), ("uniform", "fedprox")
 
 
 def test_results_are_written_and_read(done, tmp_path):
@@ -68,7 +71,7 @@ def test_a_study_is_half_done_until_all_its_seeds_are_there_and_all_that_were_as
     """The study has two seeds. Whatever the last command asked for, the result says what the whole one wants."""
     _, store, _ = done
     one = reproduce.result(reproduce.plan(tiny(), "smoke", 1), store)
-    assert (one["seeds"], one["done"], one["wanted"]) == ([0], 8, 8)  # the store has the other one too
+    assert (one["seeds"], one["done"], one["wanted"]) == ([0], 4, 8)  # the store has the other one, the result has not
     alone = reproduce.result(reproduce.plan(tiny(), "smoke", 1), Store(tmp_path / "empty"))
     assert (alone["done"], alone["wanted"], "goal" in alone) == (0, 8, False)
     more = reproduce.result(reproduce.plan(tiny(), "smoke", 3), store)
@@ -78,6 +81,15 @@ def test_a_study_is_half_done_until_all_its_seeds_are_there_and_all_that_were_as
     path = result_files.save(more, tmp_path)
     again = reproduce.result(reproduce.plan(tiny(), "smoke", None, path), store)
     assert (again["done"], again["wanted"], again["goal"]) == (8, 12, 3)
+    part = reproduce.result(reproduce.plan(tiny(), "smoke", 50, part=True), store)
+    assert (part["wanted"], "goal" in part) == (8, False)
+
+
+def test_at_the_larger_scales_more_seeds_of_every_cell_can_be_asked_for():
+    """By itself the study has six seeds of its main claim and three of the other row."""
+    study = replace(tiny(), seeds={"desk": 6}, claims=lambda _: [beats(w, AVG, PROX) for w in "abc"])
+    wanted = {n: len(reproduce.plan(study, "desk", n).whole()) for n in (None, 3, 4, 6, 7)}
+    assert wanted == {None: 2 * 6 + 2 * 3, 3: 18, 4: 2 * 6 + 2 * 4, 6: 4 * 6, 7: 4 * 7}
 
 
 def test_what_another_result_knows_of_the_same_run_is_taken(done, tmp_path):
@@ -100,6 +112,7 @@ BROKEN = {
     "a value that is none": lambda text: text.replace('"values": {', '"values": {"7": "x", ', 1),
     "seeds that are none": lambda text: text.replace('"seeds": [', '"seeds": ["a", ', 1),
     "no title": lambda text: text.replace('"title"', '"name"', 1),
+    "done that is none": lambda text: text.replace('"done": ', '"done": null, "was": ', 1),
     "a claim without a verdict": lambda text: text.replace('"verdict"', '"said"', 1),
 }
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from fedcohort import papers
 from fedcohort.cli.options import StoreFolder, Workers
 from fedcohort.cli.progress import watched
-from fedcohort.errors import ConfigError, StoreError, UnknownName, check
+from fedcohort.errors import FedcohortError, StoreError, UnknownName, check
 from fedcohort.experiment.store import ROOT, Store
 from fedcohort.papers import reproduce, result_files
 from fedcohort.papers.paper_evidence import is_half_done
@@ -92,7 +92,7 @@ def _run(
     study: Study, scale: str, seeds: int | None, store: Store, out: Path, workers: int, main: bool, no_run: bool
 ) -> dict[str, Any]:
     before = result_files.file_of(study.id, scale, out)
-    work = reproduce.plan(study, scale, seeds, before)
+    work = reproduce.plan(study, scale, seeds, before, part=main or no_run)
     if no_run:
         found = reproduce.result(work, store)
         if not found["done"]:
@@ -131,7 +131,7 @@ def _state(path: Path, scale: str) -> str:
         return ""
     try:
         found = result_files.load(path)
-    except ConfigError:
+    except FedcohortError:
         return f"{scale} (damaged)"
     return f"{scale} ({found['done']} of {found['wanted']} runs)" if is_half_done(found) else scale
 

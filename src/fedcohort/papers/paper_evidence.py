@@ -34,9 +34,14 @@ class MeasuredDifference:
 
 
 def fingerprint(results: Sequence[Result]) -> str:
-    """Of the verdicts on all main claims: another one where any of them is another."""
-    main = [(r["study"], r["scale"], c["verdict"]) for r in results for c in r["claims"] if c["main"]]
-    return hashlib.sha256(repr(sorted(main)).encode()).hexdigest()[:8]
+    """Of the verdicts on main claims with their seeds, and of what else is decided."""
+    told = [
+        (r["study"], r["scale"], c["words"], c["verdict"], c["seeds"] * c["main"])
+        for r in results
+        for c in r["claims"]
+        if c["main"] or c["verdict"] in (HOLDS, FAILS)
+    ]
+    return hashlib.sha256(repr(sorted(told)).encode()).hexdigest()[:8]
 
 
 def is_half_done(result: Result) -> bool:

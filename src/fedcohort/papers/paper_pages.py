@@ -132,7 +132,8 @@ def paper_page(
     about = SUMMARIES[paper]
     back = f" [All papers, and how to read the tables](../{index})." if index else ""
     lines = [f"# {about.title}", ""]
-    shown = "each with its picture" if any(_picture(r, pictures) for r in results) else "without pictures"
+    there = [bool(_picture(result, pictures)) for result in results]
+    shown = "each with its picture" if all(there) else "with pictures" if any(there) else "without pictures"
     lines += [f"What holds here of {about.title}, then its tables, {shown}.{back} To continue them:", ""]
     lines += ["```", f"fedcohort reproduce {paper} --scale {results[0]['scale']}", "```", "", *_verdict(about, results)]
     lines += [*_evidence(about, results), *_overview(about, results), ""]
@@ -169,7 +170,7 @@ def _verdict(about: PaperSummary, results: Sequence[Result]) -> list[str]:
 def _words(about: PaperSummary, results: Sequence[Result]) -> list[str]:
     """What the runs point to and why, where the words were written for these results."""
     if about.written_for != fingerprint(results):
-        return ["**Where the runs point.** Not said: the words were written for results with other main verdicts."]
+        return ["**Where the runs point.** Not said: the words were written for results with other verdicts."]
     return [f"**Where the runs point.** {about.found}", f"**Why.** {about.why}"]
 
 

@@ -1,8 +1,8 @@
 """What is written by hand about each paper: its claims, our reading, what the runs point to and why.
 
 Numbers are read from the results when the pages are made (`paper_evidence`); those in `claims` are the paper's own.
-What the runs point to was written for the committed results: `written_for` is the fingerprint of their main verdicts,
-and pages of other results leave these words out.
+What the runs point to was written for the committed results: `written_for` is the fingerprint of their verdicts, and
+pages of other results leave these words out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PaperSummary:
     base: str  # the row (or column) against which a perfect choice is measured
     perfect_is_column: bool = False
     also: tuple[str, ...] = ()  # what the same row is called in other tables
-    written_for: str = ""  # fingerprint of the main verdicts that `found` and `why` were written for
+    written_for: str = ""  # fingerprint of the verdicts that `found` and `why` were written for
 
     @property
     def bases(self) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ SUMMARIES: dict[str, PaperSummary] = {
             ),
         ),
         "Random",
-        written_for="6e3fd814",
+        written_for="c712c85a",
     ),
     "flash-rl": PaperSummary(
         "FLASH-RL",
@@ -129,7 +129,7 @@ SUMMARIES: dict[str, PaperSummary] = {
             RowDifference("flash-rl:table1-mnist", "FLASH-RL", "FedAvg", _each(_MNIST, "latency (s)"), "s"),
         ),
         "FedAvg",
-        written_for="8449b788",
+        written_for="819eda3a",
     ),
     "hetero-select": PaperSummary(
         "HeteRo-Select",
@@ -156,7 +156,7 @@ SUMMARIES: dict[str, PaperSummary] = {
         ),
         "FedProx, random half",
         also=("random half", "random"),
-        written_for="466c4669",
+        written_for="ecd8cda9",
     ),
     "fedcm": PaperSummary(
         "FedCM",
@@ -194,7 +194,7 @@ SUMMARIES: dict[str, PaperSummary] = {
         ),
         "FedPdp",
         perfect_is_column=True,
-        written_for="826f5cb5",
+        written_for="6f1f70d8",
     ),
     "fedacs": PaperSummary(
         "FedACS",
@@ -225,7 +225,7 @@ SUMMARIES: dict[str, PaperSummary] = {
             ),
         ),
         "baseline",
-        written_for="6de14dfa",
+        written_for="b44b760f",
     ),
 }
 REMARKS: dict[str, str] = {  # by study: what has to be known to read its table

@@ -59,20 +59,16 @@ class StudyWork:
     digests: dict[tuple[Place, int], str]
     asked: tuple[int, ...] = ()  # the seeds that are run
     others: int | None = None  # how many of them cells are run for that are not in the main claim; None: all
-    goal: int = 0  # the seeds of the whole study: as many as it has by itself, or more where more were asked for
+    goal: int = 0  # seeds of every cell, where more were asked for than the study has by itself
     errors: dict[str, str] = field(default_factory=dict)  # run id -> why it failed
     known: Known = field(default_factory=dict)  # numbers that were written down before
     against: dict[Place, list[Place]] = field(default_factory=dict)  # what cells were measured against then
 
-    @property
-    def own_goal(self) -> int:
-        """The seeds that the study has by itself."""
-        return self.study.seeds[self.scale]
-
-    def whole(self) -> list[tuple[Place, int]]:
-        """Cells and seeds of the whole study, whatever was asked for this time."""
-        others = OTHERS.get(self.scale) if self.goal == self.own_goal else None
-        return replace(self, asked=tuple(range(self.goal)), others=others).wanted()
+    def whole(self) -> set[tuple[Place, int]]:
+        """Cells and seeds of the whole study, and what was ever asked for beyond them."""
+        seeds = tuple(range(self.study.seeds[self.scale]))
+        own = replace(self, asked=seeds, others=OTHERS.get(self.scale)).wanted()
+        return {*own, *(at for at in self.configs if at[1] < self.goal)}
 
     def wanted(self, main: bool = False) -> list[tuple[Place, int]]:
         """Cells and seeds to be run for: those of the main claim, a perfect choice beside it, then the others.
@@ -99,17 +95,23 @@ def _meets(place: Place, others: set[Place]) -> bool:
     return any(place[0] == row or place[1] == column for row, column in others)
 
 
-def plan(study: Study, scale: str, seeds: int | None = None, earlier: Path | None = None) -> StudyWork:
-    """What a study asks for; every mistake in it shows here. `earlier`: a result to build on."""
+def plan(
+    study: Study, scale: str, seeds: int | None = None, earlier: Path | None = None, *, part: bool = False
+) -> StudyWork:
+    """What a study asks for; every mistake in it shows here. `earlier`: a result to build on.
+
+    More `seeds` than its own become part of the study, unless only a `part` of its runs is to be done.
+    """
     if scale not in SCALES:
         raise UnknownName.among("scale", scale, SCALES)
     check(seeds is None or seeds >= 1, f"seeds = {seeds}", "it is how many, at least one", "use e.g. --seeds 3")
     cells = tuple(study.cells(scale))
-    before = load(earlier) if earlier is not None and earlier.exists() else {}
+    before = load(earlier, claims=False) if earlier is not None and earlier.exists() else {}
     asked = tuple(range(seeds or study.seeds[scale]))
     numbers = tuple(sorted({*asked, *before.get("seeds", ())}))
-    goal = max(len(asked), study.seeds[scale], before.get("goal", 0))
-    every = sorted({*numbers, *range(goal)})
+    own, more = study.seeds[scale], seeds or 0
+    goal = max(before.get("goal", 0), more if more > OTHERS.get(scale, own) and not part else 0)
+    every = sorted({*numbers, *range(max(own, goal))})
     texts = {c.place: from_mapping(dict(c.run)).canonical() for c in cells}  # the same for every seed
     configs = {(c.place, s): replace(texts[c.place], seed=s) for c in cells for s in every}
     for kind, make in _MAKERS.items():
@@ -193,7 +195,7 @@ def _measured(work: StudyWork, values: _Values) -> dict[str, Any]:
         "title": study.title,
         "scale": scale,
         "seeds": list(work.seeds),
-        **({"goal": work.goal} if work.goal > work.own_goal else {}),
+        **({"goal": work.goal} if work.goal else {}),
         "done": sum(values.complete(digest) for digest in values.asked),
         "wanted": len(values.asked),
         "made": datetime.now(UTC).date().isoformat(),
@@ -215,7 +217,7 @@ class _Values:
         self.by_place = {cell.place: cell for cell in work.cells}
         self.read: dict[str, RunRecord] = {}
         self.found: dict[tuple[Place, int], Value] = {}  # measured now
-        self.wanted = {*work.whole(), *work.wanted()}
+        self.whole = work.whole()
         self.lacking: set[tuple[Place, int]] = set()  # runs that others are measured against, not in the store
         self.against = {place: set(others) for place, others in work.against.items()}
         self.places: dict[str, list[tuple[Place, int]]] = {}  # by digest: the cells that a run is for
@@ -223,7 +225,7 @@ class _Values:
         self.folders = {at: folders[config] for at, config in work.configs.items()}
         for at, digest in work.digests.items():
             self.places.setdefault(digest, []).append(at)
-        self.asked = {work.digests[at] for at in work.whole()}  # the different runs of the whole study
+        self.asked = {work.digests[at] for at in self.whole}  # the different runs of the whole study
 
     def record(self, place: Place, seed: int) -> RunRecord:
         """What a finished run wrote down; one that still goes on counts as not there."""
@@ -239,9 +241,9 @@ class _Values:
         return self.store.state(self.work.configs[place, seed], self.folders[place, seed]) == "finished"
 
     def complete(self, digest: str, among: Collection[tuple[Place, int]] | None = None) -> bool:
-        """Whether every wanted cell of this run (among these) has its number."""
-        places = (at for at in self.places[digest] if at in (self.wanted if among is None else among))
-        return all(self._value(*at) is not _UNKNOWN for at in places)
+        """Whether every cell of the study (or among these) that this run is for has its number in the result."""
+        places = [at for at in self.places[digest] if at in (self.whole if among is None else among)]
+        return all(at[1] in self.work.seeds and self._value(*at) is not _UNKNOWN for at in places)
 
     def missing(self, main: bool = False) -> dict[str, RunConfig]:
         """What is to be done, by digest, in order: runs without a number, then what they are measured against."""
@@ -302,8 +304,8 @@ def _beside(folder: Path, scale: str) -> Known:
     """What all results of a scale know of single runs; other files are passed over."""
     found: Known = {}
     for path in sorted(folder.glob(f"*-{scale}.json")):
-        with contextlib.suppress(ConfigError):
-            kept = _kept(load(path))
+        with contextlib.suppress(ConfigError, StoreError):
+            kept = _kept(load(path, claims=False))
             found |= {key: value for key, value in kept.items() if key[1] in SHARED and key[2] is None}
     return found
 

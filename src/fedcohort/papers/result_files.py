@@ -39,32 +39,35 @@ def save(found: Mapping[str, Any], folder: Path = RESULTS) -> Path:
     return path
 
 
-def load(path: Path) -> dict[str, Any]:
-    """A result that was written down."""
+def load(path: Path, *, claims: bool = True) -> dict[str, Any]:
+    """A result that was written down; without `claims` they may be missing or of an earlier version."""
     try:
         found = json.loads(path.read_text())
     except OSError:
         raise StoreError(f"{path}", "there is no such result", "run `fedcohort reproduce` first") from None
     except ValueError:
         found = None
-    fault = _fault(found)
+    fault = _fault(found, ("cell", "claim") if claims else ("cell",))
     if fault:
         remedy = "delete it or put it aside, and run `fedcohort reproduce` again"
         raise ConfigError(f"{path}", f"this is not the result of a reproduction: {fault}", remedy)
     return dict(found)
 
 
-def _fault(found: Any) -> str:
+def _fault(found: Any, kinds: Sequence[str]) -> str:
     """What is wrong with the contents of a file, or nothing."""
     wrong = _lacks("the file", found, _RESULT)
     if wrong:
         return wrong
-    parts = [(f"{kind} {at}", one, keys) for kind, keys in (("cell", _CELL), ("claim", _CLAIM))
-             for at, one in enumerate(found[f"{kind}s"])]  # fmt: skip
-    faults = [_lacks(*part) for part in parts]
+    optional = {key: int for key in ("goal", "done", "wanted") if key in found}
+    faults = [_lacks("the file", found, optional)]
+    for kind in kinds:
+        keys = _CELL if kind == "cell" else _CLAIM
+        faults += [_lacks(f"{kind} {at}", one, keys) for at, one in enumerate(found[f"{kind}s"])]
     if not any(faults):
         faults = [_numbers(f"cell {at}", cell) for at, cell in enumerate(found["cells"])]
-        faults += ["seeds are no numbers"] * any(type(seed) is not int for seed in found["seeds"])
+        faults += ["seeds are not numbers"] * any(type(seed) is not int for seed in found["seeds"])
+        faults += ["departures are not texts"] * any(not isinstance(one, str) for one in found["departures"])
     return next(filter(None, faults), "")
 
 
@@ -78,7 +81,10 @@ def _lacks(what: str, found: Any, keys: Mapping[str, Any]) -> str:
 def _numbers(what: str, cell: Mapping[str, Any]) -> str:
     values, digests = cell["values"], cell["digests"]
     sound = all(isinstance(v, _NUMBER) for v in values.values()) and all(isinstance(d, str) for d in digests.values())
-    return "" if sound and all(seed.isdecimal() for seed in (*values, *digests)) else f"{what} has no sound 'values'"
+    sound = sound and all(seed.isdecimal() for seed in (*values, *digests))
+    pairs = cell.get("against", [])
+    sound = sound and isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
+    return "" if sound else f"{what} has no sound 'values', 'digests' or 'against'"
 
 
 def rows_and_columns(cells: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedcohort.core.rng import generator
 from fedcohort.core.stats import spearman
+from fedcohort.errors import ConfigError
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.hetero_select.hetero_select_setting import DEPARTURES, STABLE, hetero, rounds, run
 from fedcohort.papers.study import (
@@ -157,6 +158,9 @@ def misalignment(row: str, record: RunRecord, _: Lookup) -> Value:
     score, angle, waiting = [], [], dict[int, float]()
     for asked in RunFolder(record.folder).reader().records(kind="ask"):
         arrays, _unused = asked.unpack()
+        if "why.angle" not in arrays:
+            rule = "an earlier version made this run, and wrote down no angles"
+            raise ConfigError(f"{record.folder}", rule, "delete the folder and run it again")
         own = arrays["why.score"] - (arrays["why.diversity"] if row == REST else 0)
         for client, value, then in zip(arrays["clients"].tolist(), own, arrays["why.angle"], strict=True):
             if client in waiting and np.isfinite(then):
