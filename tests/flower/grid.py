@@ -8,9 +8,10 @@ from collections.abc import Callable
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.serverapp import strategy as stock
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedcohort.flower import wire
+from fedcohort.flower import CohortStrategy, wire
 
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 APP_RAISED = 2
@@ -144,3 +145,12 @@ def start(strategy, grid, arrays=None, rounds=3, **keys):
 def timing(grid):
     """StrategySettings that let virtual time pass."""
     return {"clock": grid.clock, "sleep": grid.sleep, "poll": 1e6}
+
+
+def fedavg(**keys):
+    return stock.FedAvg(fraction_evaluate=0.0, **keys)
+
+
+def make(grid, inner=None, **keys):
+    settings = {"selector": "uniform", "cohort_size": 3, "deadline": 10.0, "over_select": 1.0, **timing(grid), **keys}
+    return CohortStrategy(inner or fedavg(), **settings)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.serverapp import strategy as stock
 from tests.flower.grid import FakeClient, FakeGrid, arrays_of, as_record, start, timing
-from tests.flower.test_driver import STOCK, stock_strategy
+from tests.flower.test_any_strategy import STOCK, stock_strategy
 from typer.testing import CliRunner
 
 from fedcohort.cli.main import app

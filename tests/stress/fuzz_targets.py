@@ -411,7 +411,7 @@ def _message(data: bytes) -> Any:
         textual = data[1:2] == b"|"
         content = _from_lines(data) if textual else recorddict_from_proto(Proto.FromString(data))
     except (DecodeError, ValueError, TypeError, KeyError, AttributeError, SyntaxError, RecursionError, MemoryError):
-        return None  # the driver goes on without it: tests/flower/test_driver.py
+        return None  # the driver goes on without it: tests/flower/test_server_life.py
     asked = Message(RecordDict(), dst_node_id=7, message_type="train")
     message = Message(content, reply_to=asked)
     message.metadata.__dict__["_src_node_id"] = 7
