@@ -344,10 +344,11 @@ def test_the_list_tells_what_is_half_done_or_damaged(tmp_path, done):
     result_files.save({**found, "study": "fedcm:fig5"}, tmp_path)
     (tmp_path / "fedacs-fig2-smoke.json").write_text("{}")
     listed = CliRunner().invoke(app, ["reproduce", "--out", str(tmp_path)], env={"COLUMNS": "200"}).output
-    lines = {line.split()[0]: line.rstrip() for line in listed.splitlines() if ":" in line.split()[0]}
-    assert lines["flash:fig5"].endswith("smoke (3 of 8 runs)")
-    assert lines["fedcm:fig5"].endswith(" smoke")
-    assert lines["fedacs:fig2"].endswith("smoke (damaged)")
+    lines = {line.split()[0]: line for line in listed.splitlines()}
+    assert " smoke 3/8        FLASH, Fig. 5" in lines["flash:fig5"]
+    assert " smoke            FedCM, Fig. 5" in lines["fedcm:fig5"]
+    assert " smoke (damaged)  FedACS, Fig. 2" in lines["fedacs:fig2"]
+    assert " -  " in lines["fedacs:fig5"]
 
 
 def test_all_that_is_stored_is_shown_whatever_its_scale():

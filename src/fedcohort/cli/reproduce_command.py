@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markdown import Markdown
-from rich.table import Table
 
 from fedcohort import papers
 from fedcohort.cli.options import StoreFolder, Workers
@@ -116,24 +115,30 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def _list(out: Path) -> None:
-    table = Table(box=None, header_style="bold")
-    for name in ("table", "what it is", "results here"):
-        table.add_column(name)
+    """One line for each study, which a terminal cuts where it ends."""
+    rows = [("table", "results (runs)", "what it is")]
     for study in papers.studies().values():
-        there = [_state(result_files.file_of(study.id, s, out), s) for s in study.seeds]
-        table.add_row(study.id, study.title, ", ".join(filter(None, there)) or "-")
-    Console().print(table)
+        there = [_state(result_files.file_of(study.id, scale, out), scale) for scale in study.seeds]
+        rows.append((study.id, ", ".join(filter(None, there)) or "-", study.title))
+    first, second = (max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:2])
+    console = Console(highlight=False)
+    for name, there_is, title in rows:
+        line = f"{name:{first}}{there_is:{second}}{title}"
+        if console.is_terminal:
+            console.print(line, style="bold" * (name == "table"), no_wrap=True, overflow="ellipsis", markup=False)
+        else:
+            typer.echo(line)
 
 
 def _state(path: Path, scale: str) -> str:
-    """ "desk (3 of 24 runs)", "laptop" where all runs are there, nothing where there is no result."""
+    """ "desk 3/24" (runs that are there), "laptop" where all are, nothing where there is no result."""
     if not path.exists():
         return ""
     try:
         found = result_files.load(path)
     except FedcohortError:
         return f"{scale} (damaged)"
-    return f"{scale} ({found['done']} of {found['wanted']} runs)" if is_half_done(found) else scale
+    return f"{scale} {found['done']}/{found['wanted']}" if is_half_done(found) else scale
 
 
 def _page(out: Path, page: Path) -> None:
