@@ -12,7 +12,7 @@ from fedcohort.papers import reproduce
 from fedcohort.papers.hetero_select import hetero_select_setting as heteroselect
 from fedcohort.papers.hetero_select import hetero_select_table as heteroselect_table
 from fedcohort.papers.hetero_select.hetero_select_open import SCORE, misalignment
-from fedcohort.papers.study import SCALES
+from fedcohort.papers.study import PERFECT_ROW, SCALES
 from fedcohort.papers.verdicts import HOLDS, judge
 from fedcohort.registry.lookup import make_selector
 from fedcohort.storage.journal import Journal
@@ -33,6 +33,14 @@ def test_every_scale_plans_and_claims_name_cells_that_exist(name, scale):
     assert len(set(places)) == len(places)
     for claim in work.study.claims(scale):
         assert set(claim.left) | set(claim.right) <= set(places)
+
+
+def test_cohorts_that_come_round_are_seen_in_every_round():
+    """Two halves in turn, evaluated every second round, would show one of them only; others do not come round."""
+    for scale in ("laptop", "desk"):
+        cells = papers.studies()["hetero-select:table"].cells(scale)
+        every = {cell.row: cell.run["evaluate_every"] for cell in cells}
+        assert {row for row, rounds in every.items() if rounds == 1} == {PERFECT_ROW}
 
 
 def test_drop_is_peak_minus_final_where_all_three_are_printed():

@@ -140,13 +140,15 @@ SUMMARIES: dict[str, PaperSummary] = {
         "Only a summary was at hand. Its 66 % of a random half is a target for anyone who repeats the experiment; "
         "Oort's figures are quoted in our specification, not in the summary. The temperature of the main runs is not "
         "stated: tau0 = 1.",
-        "The chosen half is behind all clients, at scale laptop and so far at scale desk, where all data are used. "
-        "Against a random half it is inside the noise at scale laptop: ahead in three of six seeds, behind on "
-        "average by its stable accuracy, level by its peak, its final accuracy and its drop. With clients away it "
-        "is level too, and steadier in most seeds. A perfect half is well ahead of a random one while all clients "
-        "are there, less so where some are away, and not where many replies are lost (three seeds). That a high "
-        "score goes with aligned updates, the paper's central assumption, does not hold here: if anything, it goes "
-        "with the others (seven seeds).",
+        "A strong pull does make exploration work: with all data (scale desk) mu = 0.1 beats 0.01 in six of six "
+        "seeds, by half of what is published; at scale laptop, with 4 % of the data, that is inside the noise. The "
+        "chosen half is behind all clients at both scales (six and three seeds). Against a random half it is "
+        "inside the noise at scale laptop, behind on average by its stable accuracy and level by its peak, its "
+        "final accuracy and its drop, and level at scale desk (three seeds). With clients away it is level too, "
+        "and steadier in most seeds. A perfect half is well ahead of a random one at scale laptop while all "
+        "clients are there, little where some are away, and not where many replies are lost. That a high score "
+        "goes with aligned updates, the paper's central assumption, does not hold here: if anything, it goes with "
+        "the others (seven seeds).",
         "The choice is uneven in each round, but its favourites change, for staleness and fairness are in the score. "
         "With so skewed a division a class may be at one or two clients only, and a model forgets what is not asked. "
         "What each weight does, and how it copes with drop-out, are studies of their own.",
@@ -156,7 +158,7 @@ SUMMARIES: dict[str, PaperSummary] = {
         ),
         "FedProx, random half",
         also=("random half", "random"),
-        written_for="ecd8cda9",
+        written_for="97a61c01",
     ),
     "fedcm": PaperSummary(
         "FedCM",
