@@ -227,7 +227,7 @@ SUMMARIES: dict[str, PaperSummary] = {
             ),
         ),
         "baseline",
-        written_for="b44b760f",
+        written_for="9ff92794",
     ),
 }
 REMARKS: dict[str, str] = {  # by study: what has to be known to read its table
