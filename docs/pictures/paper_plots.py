@@ -8,9 +8,8 @@ published numbers have a scale each where they do not meet.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from svg_sheet import Sheet, ticks
 
 from fedcohort import papers
 from fedcohort.papers.paper_evidence import seeds_text
+from fedcohort.papers.result_files import load, rows_and_columns
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "pictures" / "papers"
@@ -32,7 +32,7 @@ Cell = Mapping[str, Any]
 def studies() -> list[dict[str, Any]]:
     """The results of all studies, at every scale that was run."""
     found = [path for scale in SCALES for path in sorted((ROOT / "results").glob(f"*-{scale}.json"))]
-    return [json.loads(path.read_text("utf-8")) for path in found]
+    return [load(path) for path in found]
 
 
 def file_of(result: Mapping[str, Any]) -> Path:
@@ -45,15 +45,10 @@ def draw(result: Mapping[str, Any]) -> Sheet:
     """One study: a panel per column, a line per row; columns that are parts of a run make curves."""
     if curve_plots.curves_of(result):
         return curve_plots.draw(result)
-    rows, columns = unique(result["cells"], "row"), unique(result["cells"], "column")
+    rows, columns = rows_and_columns(result["cells"])
     if len(rows) == 1 and len(columns) > 2:  # a curve: its columns become lines
         return _draw(result, columns, [""], {(c["column"], ""): c for c in result["cells"]})
     return _draw(result, rows, columns, {(c["row"], c["column"]): c for c in result["cells"]})
-
-
-def unique(cells: Sequence[Cell], key: str) -> list[str]:
-    """Rows or columns, in their order."""
-    return list(dict.fromkeys(str(cell[key]) for cell in cells))
 
 
 def _draw(result: Mapping[str, Any], rows: list[str], columns: list[str], at: Mapping[tuple[str, str], Cell]) -> Sheet:

@@ -56,8 +56,9 @@ def reproduce_command(
     )
     check(seeds is None or not show, f"--seeds {seeds} with --show", "a written result is shown whole", "leave one out")
     given = {"--main": main, "--show": show, "--no-run": no_run, "--seeds": seeds is not None}
-    for option in (option for option, is_given in given.items() if is_given and what is None):
-        check(False, f"{option} without a table", "it says what is done with one", "name it, e.g. flash:table1, or all")
+    option = next((option for option, is_given in given.items() if is_given), "")
+    remedy = "name it, e.g. flash:table1, or all"
+    check(what is not None or not option, f"{option} without a table", "it says what is done with one", remedy)
     at = scale.lower() if scale else None
     if at not in (None, *SCALES):
         raise UnknownName.among("scale", str(scale), SCALES)

@@ -142,9 +142,8 @@ def _make(kind: str, model: Modeled, data: ClientData, where: Where) -> Engine:
     if kind == "numpy":
         from fedcohort.engines.numpy_engine import NumpyEngine
 
-        if recipe_of(model).augmentation is not None:
-            remedy = "use torch_workers" if recipe_of(model).moves is None else "use fused"
-            raise TrainingError("engine numpy", "it cannot augment images", remedy)
+        if recipe_of(model).moves is not None:
+            raise TrainingError("engine numpy", "it cannot augment images", "use fused")
         return NumpyEngine(_network(kind, model, data), data)
     if kind == "ray":
         from fedcohort.engines.ray_engine import RayEngine
