@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedcohort import papers
+from fedcohort.cli import reproduce_command
 from fedcohort.cli.main import app
 from fedcohort.errors import FedcohortError, UnknownName
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
@@ -227,6 +228,8 @@ def test_at_the_larger_scales_the_main_claim_has_six_seeds_and_the_others_three(
     assert len(reproduce.plan(study, "desk", 6).runs()) == 18  # who names a number gets it
     assert len(reproduce.plan(study, "laptop").runs()) == 18
     assert len(reproduce.plan(brief, "desk").runs()) == 18  # six decide a single other claim
+    alone = Study("t:t", "T", cells, lambda _: claims[:1], dict.fromkeys(SCALES, 6))
+    assert len(reproduce.plan(alone, "desk").runs()) == 15  # what no claim is about has three
     made = reproduce.perform(work, Store(tmp_path / "runs"), keep=tmp_path)
     assert (made["done"], made["wanted"]) == (15, 15)
     assert list({c["row"]: c["values"] for c in made["cells"]}["uniform"]) == ["0", "1", "2"]  # gain, which needs afl
@@ -321,6 +324,7 @@ def test_the_command_lists_shows_and_refuses(tmp_path):
     [
         (["--show"], "--show without a table"),
         (["--main"], "--main without a table"),
+        (["--scale", "laptop"], "--scale laptop without a table"),
         (["flash:fig5", "--seeds", "0", "--show"], "--seeds 0 with --show"),
         (["flash:fig5", "--show", "--no-run"], "--show with --no-run"),
         (["flash:regret", "--scale", "laptop"], "dataset 'cifar10': neither"),
@@ -349,6 +353,24 @@ def test_the_list_tells_what_is_half_done_or_damaged(tmp_path, done):
     assert " smoke            FedCM, Fig. 5" in lines["fedcm:fig5"]
     assert " smoke (damaged)  FedACS, Fig. 2" in lines["fedacs:fig2"]
     assert " -  " in lines["fedacs:fig5"]
+
+
+def test_a_failed_run_is_told_by_the_exit_code_and_keeps_nothing_from_being_shown(tmp_path, done):
+    for study, failed in (("fedcm:table2", {"fedcs-x": "it fell over"}), ("fedcm:table3", {})):
+        result_files.save({**done[2], "study": study, "scale": "laptop", "failed": failed}, tmp_path)
+    page_file = tmp_path / "papers.md"
+    shown = CliRunner().invoke(app, ["reproduce", "fedcm", "--show", "--out", str(tmp_path), "--page", str(page_file)])
+    assert shown.exit_code == 1
+    assert all(f"fedcohort reproduce fedcm:{table}" in shown.output for table in ("table2", "table3"))
+    assert page_file.exists()
+
+
+def test_what_is_there_is_measured_whatever_an_earlier_version_wrote_of_claims(tmp_path, done):
+    _, store, found = done
+    result_files.save({**found, "claims": [{"words": "of an earlier version"}]}, tmp_path)
+    again = reproduce_command._run(tiny(), "smoke", None, store, tmp_path, workers=1, main=False, no_run=True)
+    assert again["claims"] == found["claims"]
+    assert again["cost"] == found["cost"]
 
 
 def test_all_that_is_stored_is_shown_whatever_its_scale():

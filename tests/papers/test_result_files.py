@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -9,9 +10,9 @@ from fedcohort.errors import ConfigError
 from fedcohort.experiment.store import Store
 from fedcohort.papers import reproduce, result_files
 from fedcohort.papers.results_page import markdown
-from fedcohort.papers.study import beats
+from fedcohort.papers.study import Cell, Quantity, Study, beats
 
-from .tiny_study import tiny
+from .tiny_study import RUN, SEEDS, tiny
 
 AVG, PROX = ("uniform", "fedavg"), ("uniform", "fedprox")
 
@@ -39,6 +40,35 @@ def test_what_an_earlier_result_knows_is_kept_where_the_digests_are_the_same(don
     lost = reproduce.result(reproduce.plan(tiny(), "smoke", None, result_files.save(found, tmp_path)), empty)
     assert lost["done"] == 0
     assert all(c["mean"] is None for c in lost["cells"])
+
+
+def test_numbers_of_one_name_and_run_are_not_taken_for_each_other_when_a_heading_changes(tmp_path):
+    """First and last accuracy of a run are both "accuracy": under new headings neither is known without the run."""
+
+    def study(*headings):
+        def cells(scale):
+            del scale
+            at = dict(zip(headings, (0, -1), strict=True))
+            return [
+                Cell("uniform", name, RUN, Quantity("accuracy", partial(_accuracy, place), alone=True))
+                for name, place in at.items()
+            ]
+
+        return Study("t:t", "T", cells, lambda _: [], SEEDS)
+
+    store = Store(tmp_path / "runs")
+    found = reproduce.perform(reproduce.plan(study("first", "last"), "smoke", 1), store, keep=tmp_path, workers=1)
+    values = [cell["values"]["0"] for cell in found["cells"]]
+    assert values[0] != values[1]
+    path, empty = result_files.file_of("t:t", "smoke", tmp_path), Store(tmp_path / "empty")
+    same = reproduce.result(reproduce.plan(study("first", "last"), "smoke", 1, path), empty)
+    assert [cell["values"]["0"] for cell in same["cells"]] == values
+    other = reproduce.result(reproduce.plan(study("begin", "end"), "smoke", 1, path), empty)
+    assert [cell["values"] for cell in other["cells"]] == [{}, {}]
+
+
+def _accuracy(place, record, _):
+    return float(record.history.accuracy[place])
 
 
 def test_a_result_is_written_after_every_run(tmp_path):

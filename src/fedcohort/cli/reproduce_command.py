@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from rich.markdown import Markdown
 from fedcohort import papers
 from fedcohort.cli.options import StoreFolder, Workers
 from fedcohort.cli.progress import watched
-from fedcohort.errors import FedcohortError, StoreError, UnknownName, check
+from fedcohort.errors import ConfigError, FedcohortError, StoreError, UnknownName, check
 from fedcohort.experiment.store import ROOT, Store
 from fedcohort.papers import reproduce, result_files
 from fedcohort.papers.paper_evidence import is_half_done
@@ -25,7 +26,7 @@ def reproduce_command(
     scale: Annotated[
         str | None,
         typer.Option(
-            help="smoke (a minute), laptop (up to 90 minutes), desk (samples as in the papers; hours) or paper.",
+            help="smoke (a minute), laptop (minutes to two hours), desk (samples as in the papers; hours) or paper.",
             show_default="smoke; with --show every one that is there",
         ),
     ] = None,
@@ -46,32 +47,40 @@ def reproduce_command(
     WHAT is PAPER, PAPER:TABLE or all; omit it to list all. The same command continues a reproduction that was stopped.
     Datasets are read from $FEDCOHORT_DATA (see `fedcohort data list`).
     """
-    idle = "--show" if show else "--no-run" if no_run else ""
-    check(not (main and idle), f"--main with {idle}", f"it says what to run, and {idle} runs nothing", "leave one out")
-    check(
-        not (show and no_run),
-        "--show with --no-run",
-        "the one prints what is written, the other measures",
-        "leave one out",
-    )
-    check(seeds is None or not show, f"--seeds {seeds} with --show", "a written result is shown whole", "leave one out")
-    given = {"--main": main, "--show": show, "--no-run": no_run, "--seeds": seeds is not None}
-    option = next((option for option, is_given in given.items() if is_given), "")
-    remedy = "name it, e.g. flash:table1, or all"
-    check(what is not None or not option, f"{option} without a table", "it says what is done with one", remedy)
+    _check_options(what, {"--scale": scale, "--seeds": seeds, "--main": main, "--show": show, "--no-run": no_run})
     at = scale.lower() if scale else None
     if at not in (None, *SCALES):
         raise UnknownName.among("scale", str(scale), SCALES)
     if what is None and page is None:
         _list(out)
+    failed = False
     if what is not None and show:
         for path in _stored(what, at, out):
-            _print(result_files.load(path))
+            failed |= _print(result_files.load(path))
     elif what is not None:
         for study in papers.chosen(what):
-            _print(_run(study, at or SCALES[0], seeds, Store(store), out, workers, main, no_run))
+            failed |= _print(_run(study, at or SCALES[0], seeds, Store(store), out, workers, main, no_run))
     if page is not None:
         _page(out, page)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _check_options(what: str | None, options: Mapping[str, Any]) -> None:
+    """Options that exclude each other, or that say what is done with a table when none is named."""
+    texts = {option: option if value is True else f"{option} {value}" for option, value in options.items()}
+    given = [option for option, value in options.items() if value is not None and value is not False]
+    excluded = {
+        ("--main", "--show"): "it says what to run, and --show runs nothing",
+        ("--main", "--no-run"): "it says what to run, and --no-run runs nothing",
+        ("--show", "--no-run"): "the one prints what is written, the other measures",
+        ("--seeds", "--show"): "a written result is shown whole",
+    }
+    for (one, other), rule in excluded.items():
+        check(not {one, other} <= {*given}, f"{texts[one]} with {texts[other]}", rule, "leave one out")
+    for option in given if what is None else ():
+        remedy = "name it, e.g. flash:table1, or all"
+        raise ConfigError(f"{texts[option]} without a table", "it says what is done with one", remedy)
 
 
 def _stored(what: str, scale: str | None, out: Path) -> list[Path]:
@@ -97,7 +106,7 @@ def _run(
         found = reproduce.result(work, store)
         if not found["done"]:
             return found
-        found["cost"] = result_files.load(before).get("cost", {}) if before.exists() else {}
+        found["cost"] = result_files.load(before, claims=False).get("cost", {}) if before.exists() else {}
     else:
         with watched(reproduce.missing(work, store, main), store) as bar:
             found = reproduce.perform(work, store, bar.hear, keep=out, main=main, workers=workers)
@@ -106,13 +115,13 @@ def _run(
     return found
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(found: dict[str, Any]) -> bool:
+    """Print a result; whether some of its runs failed."""
     from fedcohort.papers.results_page import markdown
 
     console = Console(highlight=False)
     console.print(Markdown(markdown(found)) if console.is_terminal else markdown(found), soft_wrap=True, markup=False)
-    if found["failed"]:
-        raise typer.Exit(1)
+    return bool(found["failed"])
 
 
 def _list(out: Path) -> None:
@@ -152,7 +161,9 @@ def _page(out: Path, page: Path) -> None:
     found = [result_files.load(path) for path in files if path.exists()]
     if not found:
         raise StoreError(
-            f"{out}", "it holds no results of scale laptop", "run `fedcohort reproduce all --scale laptop` first"
+            f"{out}",
+            "it holds no results of scale laptop, desk or paper",
+            "run `fedcohort reproduce all --scale laptop` first",
         )
     missing = [s.id for s in known if s.id not in {result["study"] for result in found}]
     folder, pictures = page.with_suffix(""), page.parent / "pictures" / "papers"

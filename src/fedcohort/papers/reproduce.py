@@ -32,11 +32,11 @@ from fedcohort.experiment.runs import versions
 from fedcohort.experiment.store import Store
 from fedcohort.experiment.sweep import run_all
 from fedcohort.papers.result_files import load, save
-from fedcohort.papers.study import OTHERS, PERFECT_ROW, SCALES, Cell, Place, Study, Value
+from fedcohort.papers.study import OTHERS, PERFECT_ROW, SCALES, Cell, Claim, Place, Study, Value
 from fedcohort.papers.verdicts import judge, values_of
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
 
-SHARED = ("terminal", "best", "early_stop", "final", "stable", "drop")  # what results may take from those beside them
+SHARED = ("terminal", "best", "early_stop", "final", "stable", "drop")  # one number a run, whichever cell it is for
 Known = dict[tuple[str, str, Place | None], Value]  # by digest, quantity and place; no place: of one run alone
 _UNKNOWN: Any = object()  # no number yet; None is a number that cannot be had (a target that was not reached)
 _MAKERS: dict[str, Callable[[str], Any]] = {
@@ -76,11 +76,12 @@ class StudyWork:
         Seed by seed. With `main` no others, and as many seeds as a verdict needs.
         """
         claims = self.study.claims(self.scale)
-        first = {place for claim in claims[:1] for place in (*claim.left, *claim.right)}
+        first = _places(claims[:1])
         beside = {cell.place for cell in self.cells if PERFECT_ROW in cell.place and _meets(cell.place, first)}
         rank = {at: 0 if at[0] in first else 1 if at[0] in beside else 2 for at in self.configs}
-        few = self.asked[: self.others] if len(claims) > 2 else self.asked  # a single other claim is not corrected
-        ordered = [at for at in self.configs if at[1] in (self.asked if rank[at] == 0 else few)]
+        decided = _places(claims) if len(claims) <= 2 else first  # a single other claim is not corrected
+        few = self.asked[: self.others]
+        ordered = [at for at in self.configs if at[1] in (self.asked if at[0] in decided else few)]
         if main:
             ordered = [at for at in ordered if rank[at] < 2 and at[1] in self.asked[:VERDICT_SEEDS]]
         return sorted(ordered, key=lambda at: (rank[at], at[1]))
@@ -88,6 +89,11 @@ class StudyWork:
     def runs(self, main: bool = False) -> list[RunConfig]:
         """Every different run of what is wanted, in its order."""
         return list({self.digests[at]: self.configs[at] for at in self.wanted(main)}.values())
+
+
+def _places(claims: Iterable[Claim]) -> set[Place]:
+    """The cells that claims compare."""
+    return {place for claim in claims for place in (*claim.left, *claim.right)}
 
 
 def _meets(place: Place, others: set[Place]) -> bool:
@@ -305,13 +311,12 @@ def _beside(folder: Path, scale: str) -> Known:
     found: Known = {}
     for path in sorted(folder.glob(f"*-{scale}.json")):
         with contextlib.suppress(ConfigError, StoreError):
-            kept = _kept(load(path, claims=False))
-            found |= {key: value for key, value in kept.items() if key[1] in SHARED and key[2] is None}
+            found |= {key: value for key, value in _kept(load(path, claims=False)).items() if key[2] is None}
     return found
 
 
 def _kept(earlier: Mapping[str, Any], now: Mapping[tuple[Place, int], str] | None = None) -> Known:
-    """The numbers of an earlier result: by digest, quantity and place, and without a place for those of one run.
+    """The numbers of an earlier result: by digest, quantity and place, and those in `SHARED` without a place, too.
 
     With `now`, the digests of today, numbers that were measured against a run that has changed are left out.
     """
@@ -324,7 +329,7 @@ def _kept(earlier: Mapping[str, Any], now: Mapping[tuple[Place, int], str] | Non
             if now is not None and any(now.get((o, int(seed))) != then.get((o, int(seed))) for o in others):
                 continue
             digest = cell["digests"].get(seed, "")
-            for place in ((cell["row"], cell["column"]), None):
+            for place in ((cell["row"], cell["column"]), *([None] if cell["quantity"] in SHARED else [])):
                 found[digest, cell["quantity"], place] = value
     return found
 

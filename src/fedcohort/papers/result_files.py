@@ -40,7 +40,7 @@ def save(found: Mapping[str, Any], folder: Path = RESULTS) -> Path:
 
 
 def load(path: Path, *, claims: bool = True) -> dict[str, Any]:
-    """A result that was written down; without `claims` they may be missing or of an earlier version."""
+    """A result that was written down; without `claims` those in it may be of an earlier version."""
     try:
         found = json.loads(path.read_text())
     except OSError:

@@ -39,7 +39,7 @@ def share(division: str) -> float:
 
 
 def cells(scale: str) -> Sequence[Cell]:
-    """Three rows, two columns per division. The paper's bars carry no numbers."""
+    """Four rows, two columns per division. The paper's bars carry no numbers."""
     own = scale in ("desk", "paper")
     found = []
     for name in ROWS:

@@ -51,7 +51,7 @@ def latency_of(division: str) -> str:
 
 
 def cells(data: str, scale: str) -> Sequence[Cell]:
-    """Three rows, two columns per division; both come from one run."""
+    """Four rows, two columns per division; both come from one run."""
     found = []
     for name in ROWS:
         for division in divisions(data):

@@ -20,7 +20,7 @@ CHOSEN, RANDOM = "HeteRo-Select", "random"
 
 
 def table_cells(scale: str) -> Sequence[Cell]:
-    """Five ways of asking, four numbers each."""
+    """Six ways of asking, four numbers each."""
     runs = {
         ADDITIVE: run(scale, hetero(scale)),
         MULTIPLICATIVE: run(scale, hetero(scale, "multiplicative")),
