@@ -65,12 +65,12 @@ def test_ids_are_the_paper_s_and_every_scale_plans():
 
 
 def test_table_has_eight_selectors_seven_methods_and_rows_of_ours():
-    """56 cells of the paper; both readings' choices with seven methods, loss, FedACS and perfect choice with FedAvg."""
+    """56 cells of the paper; both readings with seven methods; losses, FedACS and perfect choice with FedAvg."""
     work = reproduce.plan(papers.chosen("flash:table1-both")[0], "laptop", 1)
     published = [cell for cell in work.cells if cell.published is not None]
-    assert (len(published), len(work.cells), len(work.runs())) == (56, 73, 73)
+    assert (len(published), len(work.cells), len(work.runs())) == (56, 75, 75)
     robust = {cell.row for cell in work.cells if "flash-robust" in cell.run["task"]}
-    assert robust == {flash.FLASH, flash.OWN_LOSS, flash.LOSS}
+    assert robust == {flash.FLASH, flash.OWN_LOSS, flash.LOSS, flash.TUNED, flash.TUNED_LOSS}
     shares = {cell.run["task"].split("unlabelled=")[1].split(",")[0] for cell in work.cells}
     assert len(shares) == 1  # the same server data whatever the method
 
@@ -84,7 +84,7 @@ def test_figures_share_runs_with_the_table():
     assert len(fig2 & digests("flash:table1-noniid")) == 11
     assert len(fig3 & table) == 3  # FLASH, FedCor and the perfect choice
     assert len(fig3 & fig2) == 3 * 6  # the two edges of each map
-    assert len(digests("flash:fig5") & table) == 1
+    assert len(digests("flash:fig5") & table) == 2  # the pair of all tables, and the tuned one
     assert digests("flash:early-stop") < table
 
 
@@ -99,6 +99,28 @@ def test_at_scale_desk_the_fedavg_column_has_speeds_that_stay_and_both_readings(
     assert "preset='model'" in by_row[flash.FLASH]
     assert "model" not in by_row[flash.OWN_LOSS]
     assert reproduce.make_world_spec(flash.world(30, 15, scale="desk", lam=100.0)).latency.lam == 100.0
+
+
+def test_a_perfect_choice_locks_out_the_skewed_clients_and_nobody_else():
+    by_column = {cell.column: cell.run["selector"] for cell in fig2_cells() if cell.row == flash.PERFECT_ROW}
+    assert {column: text.partition("(")[2] for column, text in by_column.items()} == {
+        **dict.fromkeys(("noise 5 %", "noise 15 %", "noise 25 %"), "rule='complete')"),
+        "skewed 10 %": "pool=0.9)",
+        "skewed 30 %": "pool=0.7)",
+        "skewed 40 %": "pool=0.6)",
+    }
+    for share in (0.1, 0.3, 0.4):
+        labels = np.repeat(np.arange(10), 2000)
+        world = build_world(make_world_spec(f"flash-noniid30-v1(clients=50, share={share})"), labels, seed=0)
+        knows = PerfectChoice(pool=1 - share)
+        knows.inform(world)
+        worst = np.argsort(knows.misfit())[-round(50 * share) :]
+        skewed = np.flatnonzero(world.histogram(clean=True).max(axis=1) > 0.25)
+        assert set(worst) == set(skewed)
+
+
+def fig2_cells():
+    return papers.chosen("flash:fig2-cifar")[0].cells("laptop")
 
 
 def test_regret_by_hand():

@@ -32,9 +32,8 @@ def cells(data: str, scale: str) -> Sequence[Cell]:
     noise, skew = columns(scale, data)
     found = []
     for row in ROWS:
-        selector, robust = flash.who(scale, row)
-        loss = flash.objective(data) if robust else "ce"
         for column, level in {**noise, **skew}.items():
+            selector, loss = flash.who(scale, row, data, skewed=level[0])
             keys = flash.run(scale, selector, flash.world(*level, data, scale=scale), loss=loss, data=data)
             found.append(Cell(row, column, keys, quantity("best")))
     return found

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.papers.flash import flash_setting as flash
-from fedcohort.papers.flash.flash_setting import CIFAR, DEPARTURES, FEDCOR, FLASH
+from fedcohort.papers.flash.flash_setting import DEPARTURES, FEDCOR, FLASH
 from fedcohort.papers.published import published
 from fedcohort.papers.study import (
     OURS,
@@ -59,10 +59,9 @@ def cells(scale: str) -> Sequence[Cell]:
     found = []
     noises, skews = levels(scale)
     for name in (FLASH, FEDCOR, GAIN, PERFECT_ROW):
-        selector, robust = flash.who(scale, FLASH if name == GAIN else name)
-        loss = flash.objective(CIFAR) if robust else "ce"
         for noise in noises:
             for skewed in skews:
+                selector, loss = flash.who(scale, FLASH if name == GAIN else name, skewed=skewed)
                 keys = flash.run(scale, selector, flash.world(skewed, noise, scale=scale), loss=loss)
                 what = gain(noise, skewed) if name == GAIN else quantity("best")
                 found.append(Cell(*place(name, noise, skewed), keys, what))

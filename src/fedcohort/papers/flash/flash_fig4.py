@@ -74,10 +74,11 @@ def bandit_cells(scale: str) -> Sequence[Cell]:
     """Three bandits in two settings, all on FLASH's loss: accuracy, virtual time, and what the bandit itself takes."""
     known = flash.selectors(scale)
     others = {row: flash.bandit(scale, row.replace(" ", "-")) for row in (NEURAL, RESTLESS)}
-    texts = {LINEAR: known[flash.FLASH], **others, PERFECT_ROW: known[PERFECT_ROW]}
+    texts = {LINEAR: known[flash.FLASH], **others, PERFECT_ROW: ""}
     found = []
-    for row, selector in texts.items():
+    for row, text in texts.items():
         for setting, level in SETTINGS.items():
+            selector = text or flash.best_choice(level[0])
             keys = flash.run(scale, selector, flash.world(*level, scale=scale), loss=flash.objective(CIFAR))
             if row == PERFECT_ROW:
                 found.append(Cell(row, column(setting, ACCURACY), keys, quantity("best")))
@@ -146,8 +147,9 @@ def context_cells(scale: str) -> Sequence[Cell]:
             keys = flash.run(scale, selector, flash.world(*level, scale=scale), loss=flash.objective(CIFAR))
             found.append(Cell(row, heading, keys, quantity("best")))
             found.append(Cell(row, column(heading, WHOLE), keys, quantity("seconds", digits=0)))
-    for row, selector in ((flash.RANDOM, "uniform"), (PERFECT_ROW, flash.selectors(scale)[PERFECT_ROW])):
+    for row in (flash.RANDOM, PERFECT_ROW):
         for heading, level in levels(scale).items():
+            selector, _ = flash.who(scale, row, skewed=level[0])
             keys = flash.run(scale, selector, flash.world(*level, scale=scale), loss=flash.objective(CIFAR))
             found.append(Cell(row, heading, keys, quantity("best")))
     return found

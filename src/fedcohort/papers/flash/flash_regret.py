@@ -18,7 +18,6 @@ from fedcohort.experiment.perfect_choice import PerfectChoice
 from fedcohort.papers.flash import flash_setting as flash
 from fedcohort.papers.flash.flash_setting import (
     CHOICE,
-    CIFAR,
     DEPARTURES,
     FEDACS,
     FEDCOR,
@@ -145,8 +144,7 @@ def stop_cells(scale: str) -> Sequence[Cell]:
     found = []
     early = Quantity("early_stop", _stop(None), 1, 100.0, alone=True)
     for row in STOPPED:
-        selector, robust = flash.who(scale, row)
-        loss = flash.objective(CIFAR) if robust else "ce"
+        selector, loss = flash.who(scale, row)
         keys = flash.run(scale, selector, flash.world(30, 15, scale=scale), loss=loss)
         found += [Cell(row, BEST, keys, quantity("best")), Cell(row, EARLY, keys, early)]
     return found
