@@ -81,7 +81,8 @@ class UnknownName(ConfigError):
         """Make the error for `name`, which is not among the `known` names of this kind."""
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        remedy = f"did you mean {' or '.join(near)}" if near else f"choose from {', '.join(names) or 'nothing yet'}"
+        remedy = f"did you mean {' or '.join(near)}" if near else f"choose from {', '.join(names)}"
+        remedy = remedy if names else "leave it out: there is none"
         return cls(f"{kind} {name!r}", f"there is no {kind} of this name", remedy)
 
 

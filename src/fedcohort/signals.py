@@ -144,7 +144,7 @@ _ALL = (
         "probe",
         -1,
         2,
-        "parameters after one local epoch from the broadcast model",
+        "parameters after one local epoch from the broadcast model, without a method's terms",
         model_sized=True,
     ),
     Signal("probe_accuracy", "share", "probe", 4, 1, "accuracy of the broadcast model on local training data"),

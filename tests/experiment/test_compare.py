@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -213,18 +214,28 @@ def test_ranks_over_worlds_and_the_gap_to_iid():
     runs = []
     for i in range(8):
         world = "iid-v1" if i == 0 else f"mixed-v1(clients={20 + i})"
-        runs += ends({"uniform": [0.5, 0.5], "oort": [0.6, 0.6], "afl": [0.4, 0.4]}, world)
+        runs += ends({"uniform": [0.5] * 6, "oort": [0.6] * 6, "afl": [0.4] * 6}, world)
     found = compare_records(runs, metric("final"))
     assert found.ranks.entries == ("oort", "uniform", "afl")
     assert found.ranks.average == (1.0, 2.0, 3.0)
     assert found.ranks.critical == pytest.approx(1.1717, abs=1e-3)
     assert "oort ranks ahead of afl" in found.ranks.words
     assert "uniform" not in found.ranks.words
-    few = compare_records(runs[:12], metric("final"))
+    few = compare_records(runs[:36], metric("final"))
     assert "inside the noise" in few.ranks.words
-    one = compare_records(runs[:6], metric("final"))
+    one = compare_records(runs[:18], metric("final"))
     assert one.ranks is None
-    assert "two settings" in " ".join(one.notes)
+    assert "two worlds or tasks" in " ".join(one.notes)
+    five = [run for run in runs if run.config.seed < 5]
+    assert compare_records(five, metric("final")).ranks.words == (
+        "undecided: of some entries there are 5 seeds, and a verdict needs at least 6"
+    )
+
+    longer = [replace(run, config=replace(run.config, rounds=n)) for n in range(3, 9) for run in runs[18:36]]
+    alone = compare_records(longer, metric("final"))
+    assert (len(alone.settings), alone.ranks) == (6, None)  # levels of one world are no independent blocks
+    both = compare_records([*longer, *runs[:18]], metric("final"))
+    assert (len(both.settings), both.ranks.settings) == (7, 2)
 
     gap = ends({"uniform": [0.9]}, "iid-v1") + ends({"uniform": [0.5], "oort": [0.7], "afl": [0.4]})
     found = compare_records(gap, metric("final"))

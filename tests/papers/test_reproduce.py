@@ -310,7 +310,7 @@ def test_the_command_lists_shows_and_refuses(tmp_path):
     shown = runner.invoke(app, ["reproduce", "fedcm:table3", "--scale", "Desk", "--show", "--out", str(tmp_path)])
     assert "it holds no result of fedcm:table3 at scale desk; take smoke" in str(shown.exception)
     shown = runner.invoke(app, ["reproduce", "fedcm:table3", "--show", "--out", str(tmp_path)])
-    assert "not the result of a reproduction" in str(shown.exception)
+    assert "not the result of its reproduction" in str(shown.exception)
     paged = runner.invoke(app, ["reproduce", "--page", str(tmp_path / "p.md"), "--out", str(tmp_path)])
     assert "holds no results" in str(paged.exception)
     scaled = runner.invoke(app, ["reproduce", "fedcm:table3", "--scale", "labtop", "--out", str(tmp_path)])

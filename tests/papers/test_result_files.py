@@ -141,6 +141,12 @@ BROKEN = {
     "values that are none": lambda text: text.replace('"values": {', '"values": "7", "was": {', 1),
     "a value that is none": lambda text: text.replace('"values": {', '"values": {"7": "x", ', 1),
     "seeds that are none": lambda text: text.replace('"seeds": [', '"seeds": ["a", ', 1),
+    "a value that is not a number": lambda text: text.replace('"values": {', '"values": {"7": NaN, ', 1),
+    "a value that is true": lambda text: text.replace('"values": {', '"values": {"7": true, ', 1),
+    "less than no digits": lambda text: text.replace('"digits": ', '"digits": -3, "were": ', 1),
+    "a seed below zero": lambda text: text.replace('"seeds": [', '"seeds": [-1, ', 1),
+    "another study": lambda text: text.replace('"t:other"', '"t:another"', 1),
+    "another scale": lambda text: text.replace('"scale": "smoke"', '"scale": "desk"', 1),
     "no title": lambda text: text.replace('"title"', '"name"', 1),
     "done that is none": lambda text: text.replace('"done": ', '"done": null, "was": ', 1),
     "a claim without a verdict": lambda text: text.replace('"verdict"', '"said"', 1),
@@ -153,6 +159,6 @@ def test_a_damaged_result_is_one_sentence_and_stops_no_other_study(done, tmp_pat
     path = result_files.save(found, tmp_path)
     other = result_files.save({**found, "study": "t:other"}, tmp_path)
     other.write_text(BROKEN[how](other.read_text()))
-    with pytest.raises(ConfigError, match=r"not the result of a reproduction: .*; delete it or put it aside"):
+    with pytest.raises(ConfigError, match=r"not the result of its reproduction: .*; delete it or put it aside"):
         result_files.load(other)
     assert reproduce.result(reproduce.plan(tiny(), "smoke", None, path), store)["done"] == 8

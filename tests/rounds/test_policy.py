@@ -206,3 +206,12 @@ def test_probes_train_at_the_rate_of_the_round():
     fc.simulate(Looks(), rounds=2, lr_decay=0.1, lr_schedule="0:0.01", **keys)
     for probed, trained in moved:
         assert probed == pytest.approx(trained, rel=1e-3)
+
+
+def test_with_a_schedule_from_the_first_round_on_its_sizes_bound_the_replies():
+    """Every round has 20, whatever cohort_size says; from round 1 on the first one has cohort_size."""
+    assert RoundPolicy(cohort_size=5, size_schedule="0:20", min_replies=15).min_replies == 15
+    assert RoundPolicy(cohort_size=5, size_schedule="0:all", min_replies=15).min_replies == 15
+    for schedule in ("1:20", "0:20, 9:14"):
+        with pytest.raises(BadParameter, match="min_replies = 15"):
+            RoundPolicy(cohort_size=5, size_schedule=schedule, min_replies=15)

@@ -12,7 +12,13 @@ Double = NDArray[np.float64]
 
 
 def winsorise(x: Real, upper: float = 1.0, lower: float = 0.0) -> Real:
-    """Clip to these quantiles of x itself (order statistics, no interpolation)."""
+    """Clip to these quantiles of x itself (order statistics, no interpolation, both rounded down).
+
+    So an `upper` below 1 always clips the largest of several, a small `lower` the smallest only where there are enough.
+
+    >>> winsorise(np.array([1.0, 2.0, 3.0, 9.0]), 0.95, 0.05).tolist()
+    [1.0, 2.0, 3.0, 3.0]
+    """
     if x.size == 0:
         return x
     lo, hi = int(lower * (x.size - 1)), int(upper * (x.size - 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,11 @@ def load(path: Path, *, claims: bool = True) -> dict[str, Any]:
     except ValueError:
         found = None
     fault = _fault(found, ("cell", "claim") if claims else ("cell",))
+    if not fault and path.name != file_of(found["study"], found["scale"]).name:
+        fault = f"it is that of {found['study']} at scale {found['scale']}, which belongs into another file"
     if fault:
         remedy = "delete it or put it aside, and run `fedcohort reproduce` again"
-        raise ConfigError(f"{path}", f"this is not the result of a reproduction: {fault}", remedy)
+        raise ConfigError(f"{path}", f"this is not the result of its reproduction: {fault}", remedy)
     return dict(found)
 
 
@@ -66,7 +69,7 @@ def _fault(found: Any, kinds: Sequence[str]) -> str:
         faults += [_lacks(f"{kind} {at}", one, keys) for at, one in enumerate(found[f"{kind}s"])]
     if not any(faults):
         faults = [_numbers(f"cell {at}", cell) for at, cell in enumerate(found["cells"])]
-        faults += ["seeds are not numbers"] * any(type(seed) is not int for seed in found["seeds"])
+        faults += ["seeds are not whole numbers"] * any(type(s) is not int or s < 0 for s in found["seeds"])
         faults += ["departures are not texts"] * any(not isinstance(one, str) for one in found["departures"])
     return next(filter(None, faults), "")
 
@@ -80,11 +83,18 @@ def _lacks(what: str, found: Any, keys: Mapping[str, Any]) -> str:
 
 def _numbers(what: str, cell: Mapping[str, Any]) -> str:
     values, digests = cell["values"], cell["digests"]
-    sound = all(isinstance(v, _NUMBER) for v in values.values()) and all(isinstance(d, str) for d in digests.values())
+    numbers = (*values.values(), *(cell[key] for key in ("published", "mean", "low", "high")), cell["digits"])
+    sound = all(_is_number(v) for v in numbers) and cell["digits"] >= 0
+    sound = sound and all(isinstance(d, str) for d in digests.values())
     sound = sound and all(seed.isdecimal() for seed in (*values, *digests))
     pairs = cell.get("against", [])
     sound = sound and isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
     return "" if sound else f"{what} has no sound 'values', 'digests' or 'against'"
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a finite number, or None."""
+    return value is None or (isinstance(value, int | float) and type(value) is not bool and math.isfinite(value))
 
 
 def rows_and_columns(cells: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:

@@ -51,7 +51,7 @@ class RoundPolicy:
     def __post_init__(self) -> None:
         check_fields(self)
         as_floats(self)
-        for name in ("close_after", "min_replies", "buffer_size"):
+        for name in ("close_after", "buffer_size", *(() if self.size_schedule else ("min_replies",))):
             value = getattr(self, name)
             rule = f"it must be at most cohort_size = {self.cohort_size}"
             check(value <= self.cohort_size, f"{name} = {value}", rule, "use a smaller number or a larger cohort")
@@ -90,7 +90,12 @@ class RoundPolicy:
 
     def _check_min_replies(self) -> None:
         """Refuse rounds that close before there can be enough replies."""
-        scheduled = [self.cohort_size, *(size for _, size in sizes(self.size_schedule) if size is not None)]
+        entries = sizes(self.size_schedule)
+        scheduled = [size for _, size in entries if size is not None]
+        if not entries or entries[0][0] > 0:  # before a schedule begins
+            scheduled.append(self.cohort_size)
+        if not scheduled:  # everybody, in every round
+            return
         asked = [n if isinstance(self.over_select, str) else math.ceil(n * self.over_select) for n in scheduled]
         most = min(map(self.waits_for, asked, scheduled))
         name = f"close_after = {self.close_after}" if self.close_after else f"size_schedule = {self.size_schedule!r}"

@@ -316,7 +316,7 @@ def get(name: str, **overrides: Any) -> TaskSpec:
     known = options(name)
     for option in overrides:
         if option not in known:
-            raise UnknownName.among(f"option of task {name!r},", option, known)
+            raise UnknownName.among(f"option of task {name!r}", option, known)
     plan = {key: overrides.pop(key) for key in PLAN_OPTIONS if key in overrides}
     if name == "quadratic":
         spec = QuadraticSpec(**overrides)

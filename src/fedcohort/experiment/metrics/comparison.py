@@ -65,11 +65,12 @@ class Setting:
     world: str
     rows: tuple[Row, ...]
     target: float | None = None
+    task: str = ""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Average ranks over settings, 1 the best, with Nemenyi's critical difference."""
+    """Average ranks over settings of different worlds or tasks, 1 the best, with Nemenyi's critical difference."""
 
     entries: tuple[str, ...]
     average: tuple[float, ...]
@@ -292,7 +293,7 @@ def _setting(
     rows.sort(
         key=lambda r: (r.entry != base, -_standing(r, chosen.better), r.entry)
     )  # the best right below the baseline
-    return Setting(name, group[0].config.world, tuple(rows), target)
+    return Setting(name, group[0].config.world, tuple(rows), target, group[0].config.task)
 
 
 def _row(entry: str, values: Values, baseline: Values, base: str, better: int) -> Row:
@@ -327,22 +328,32 @@ def _order(value: float | None, better: int) -> float:
 
 
 def _ranks(settings: Sequence[Setting], entries: list[str], better: int) -> tuple[Ranks | None, list[str]]:
-    """Over settings in which every entry has a value; a setting in which nobody has one counts as a tie."""
-    tables = [{r.entry: r for r in s.rows} for s in settings]
-    complete = [t for t in tables if set(entries) <= set(t)]
-    left = len(tables) - len(complete)
-    notes = [f"{left} of {len(tables)} settings lack some of the entries and do not count for ranks"] if left else []
-    if len(entries) < 2 or len(complete) < 2:
+    """Over settings in which every entry has a value; a setting in which nobody has one counts as a tie.
+
+    Settings of one world and task share their random draws: their ranks are averaged first, and count once.
+    """
+    blocks: dict[tuple[str, str], list[dict[str, Row]]] = {}
+    for setting in settings:
+        table = {row.entry: row for row in setting.rows}
+        if set(entries) <= set(table):
+            blocks.setdefault((setting.world, setting.task), []).append(table)
+    left = len(settings) - sum(map(len, blocks.values()))
+    notes = [f"{left} of {len(settings)} settings lack some of the entries and do not count for ranks"] if left else []
+    if len(entries) < 2 or len(blocks) < 2:
         if len(entries) >= 2:
-            notes.append("average ranks need at least two settings (worlds) with all entries")
+            notes.append("average ranks need at least two worlds or tasks with all entries")
         return None, notes
-    values = [[_standing(t[e], better) for e in entries] for t in complete]
-    average = paired.average_ranks(values)
-    critical = paired.critical_difference(len(entries), len(complete))
+    by_block = [
+        paired.average_ranks([[_standing(table[e], better) for e in entries] for table in tables])
+        for tables in blocks.values()
+    ]
+    average = np.mean(by_block, axis=0)
+    critical = paired.critical_difference(len(entries), len(blocks))
     order = np.argsort(average, kind="stable")
     ordered = tuple(float(a) for a in average[order])
-    words = _rank_words([entries[i] for i in order], ordered, critical, len(complete))
-    return Ranks(tuple(entries[i] for i in order), ordered, len(complete), critical, words), notes
+    seeds = min(len(table[e].values) for tables in blocks.values() for table in tables for e in entries)
+    words = _rank_words([entries[i] for i in order], ordered, critical, len(blocks), seeds)
+    return Ranks(tuple(entries[i] for i in order), ordered, len(blocks), critical, words), notes
 
 
 def _standing(row: Row, better: int) -> float:
@@ -353,11 +364,15 @@ def _standing(row: Row, better: int) -> float:
     return better * row.mean - (missing * 1e12 if missing else 0.0)
 
 
-def _rank_words(entries: list[str], average: Sequence[float], critical: float, settings: int) -> str:
+def _rank_words(entries: list[str], average: Sequence[float], critical: float, blocks: int, seeds: int) -> str:
     span = average[-1] - average[0]
+    if seeds < paired.VERDICT_SEEDS:
+        return (
+            f"undecided: of some entries there are {seeds} seeds, and a verdict needs at least {paired.VERDICT_SEEDS}"
+        )
     if span < critical:
         return (
-            f"inside the noise: average ranks differ by at most {span:.2f}, and {settings} settings "
+            f"inside the noise: average ranks differ by at most {span:.2f}, and {blocks} settings "
             f"can tell {len(entries)} entries apart only from {critical:.2f} on"
         )
     behind = [e for e, a in zip(entries, average, strict=True) if a - average[0] >= critical]

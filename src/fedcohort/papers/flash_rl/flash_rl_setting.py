@@ -36,9 +36,14 @@ _SAMPLES = (
     "tenth of a client's is its own"
 )
 AGENT = (
-    "the agent sees 14 principal components instead of 100, standardised, and latencies between the 5 and 95 % points "
-    "of those seen instead of fixed ends; its outputs begin at zero, and every place of the cohort is learned from; "
-    "the authors' code takes a signed mean for the divergence of eq. 5 (`divergence='repo'`)"
+    "the agent sees standardised components, and latencies between the 5 and 95 % points of those seen instead of "
+    "fixed ends; its outputs begin at zero, and every place of the cohort is learned from; the authors' code takes a "
+    "signed mean for the divergence of eq. 5 (`divergence='repo'`)"
+)
+COMPONENTS = (
+    "14 principal components instead of 100",
+    "FAVOR is the authors' comparison version: it learns from one client a round, and has of these repairs only those "
+    "of the network and inputs that it shares",
 )
 MOMENTUM = "momentum begins anew in every round; in the authors' code it stays with a client"
 DEPARTURES = {
@@ -55,6 +60,7 @@ DEPARTURES = {
         "rewards from 1,000 validation images at the server; the authors' code takes the test set",
         "with a third or half of the rounds the agent learns a third or half as often",
         AGENT,
+        *COMPONENTS,
         MOMENTUM,
         "several seeds instead of 1",
     ),
@@ -63,6 +69,7 @@ DEPARTURES = {
         "on MNIST the CNN of 20,522 parameters",
         "best accuracy over an evaluation every fifth round; rewards from validation data, not from the test set",
         AGENT,
+        *COMPONENTS,
         MOMENTUM,
         "several seeds instead of 1",
     ),
@@ -70,6 +77,7 @@ DEPARTURES = {
         _SAMPLES,
         "rewards from validation data; the authors' code takes the test set",
         AGENT,
+        *COMPONENTS,
         MOMENTUM,
         "several seeds instead of 1",
     ),

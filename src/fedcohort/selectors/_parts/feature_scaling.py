@@ -15,7 +15,7 @@ from fedcohort.selectors._parts.scoring import sample
 from fedcohort.types import Mask, Real
 
 Double = NDArray[np.float64]
-Trim = Annotated[float, Interval(0, 0.5, ends="[)")]  # share trimmed at each end
+Trim = Annotated[float, Interval(0, 0.5, ends="[)")]  # share trimmed at each end: the largest always, against one liar
 
 CLIP = 3.0  # standard deviations kept
 FEW = 4  # fewer rewards than this have no meaningful standard deviation
@@ -70,7 +70,10 @@ class Scale:
 
 
 def standardise(s: MovingReward, r: Double, trim: float) -> Double:
-    """The rewards of one round, trimmed, at mean 0 and deviation 1; fewer than four are set against past rounds."""
+    """The rewards of one round, trimmed, at mean 0 and deviation 1; fewer than four are set against past rounds.
+
+    Whatever their number, none counts as further than ten deviations of past rounds from their mean.
+    """
     if r.size == 0:
         return r
     first = s.spread == 0

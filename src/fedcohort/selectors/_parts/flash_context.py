@@ -23,6 +23,12 @@ Departures from the paper
       Above 65,536 known clients they come from a fixed random sample of that size.
     * What is not known of a client is taken as the mean of the known ones; the paper measures everybody.
     * T_i is the client's own last duration: the round's maximum would be the same for all.
+    * Of rewards and features the share `trim` is cut at each end, rounded so that the largest is always cut (it counts
+      as the second largest) and the smallest only among 21 or more. Rewards count as at most ten deviations of past
+      rounds from their mean, also with trim=0.
+    * In asynchronous rounds a report is of the model that the client was sent, and counts as of the round in which it
+      lands: rewards of the client's own loss (C2) then also pay what everybody gained while it was away, and (C4) does
+      not. Contexts are those at the landing, not those at the choice. Use reward="model" there.
     * If the first loss of a client lies above the trimmed range, the changes of its loss count as if its losses had
       started at the upper end of that range: a client that reports all its losses a thousand times too high gains
       next to nothing. With trim=0 the reward is as printed.
