@@ -51,8 +51,11 @@ def cells(scale: str) -> Sequence[Cell]:
     return [*grid(scale, dict.fromkeys(WORLDS, what), PUBLISHED), *other]
 
 
-def rivals(numbers: Numbers, verb: str) -> list[Claim]:
-    """Both bandits beat FedAvg and FedProx everywhere, and FedPdp in class heterogeneity (the text on Figure 3)."""
+def rivals(numbers: Numbers, verb: str, headline: str) -> list[Claim]:
+    """Both bandits beat FedAvg and FedProx everywhere, and FedPdp in class heterogeneity (the text on Figure 3).
+
+    First what the abstract prints: FedCM-TS with one of the scores against FedAvg in class heterogeneity.
+    """
     found = []
     for world in WORLDS:
         for bandit in BANDITS:
@@ -62,7 +65,8 @@ def rivals(numbers: Numbers, verb: str) -> list[Claim]:
                     gain = None if ours is None or theirs is None else round(ours - theirs, 2)
                     words = f"{world}: {bandit} with {name} {verb} {rival}"
                     found.append(beats(words, (row(world, score), bandit), (row(world, None), rival), gain))
-    return found
+    first = (row(CLASS, headline), TS), (row(CLASS, None), AVG)
+    return sorted(found, key=lambda claim: (claim.left[0], claim.right[0]) != first)
 
 
 def synergy() -> Claim:
@@ -84,7 +88,7 @@ def claims(scale: str) -> Sequence[Claim]:
     rows = [row(world, None) for world in WORLDS]
     gain = f"{OURS}over both worlds FedPdp with a perfect choice beats FedPdp"
     most = Claim(gain, tuple((r, PERFECT_ROW) for r in rows), tuple((r, PDP) for r in rows))
-    return [*rivals(PUBLISHED, "beats"), synergy(), most, *averaging()]
+    return [*rivals(PUBLISHED, "beats", "log_likelihood"), synergy(), most, *averaging()]
 
 
 def averaging() -> list[Claim]:

@@ -29,9 +29,9 @@ def cells(scale: str) -> Sequence[Cell]:
 
 
 def claims(scale: str) -> Sequence[Claim]:
-    """The text on Figure 3: faster too."""
+    """The text on Figure 3: faster too; by up to 4.17 times (abstract)."""
     del scale
-    return rivals(PUBLISHED, "is faster than")
+    return rivals(PUBLISHED, "is faster than", "accuracy")
 
 
 STUDIES = (
