@@ -63,18 +63,26 @@ SUMMARIES: dict[str, PaperSummary] = {
         "The reward is the fall of the server's validation loss under each uploaded model (Algorithm 1, line 20, as a "
         "vector; `flash(preset='model')`). The other reading, the fall of a client's own loss, pays skewed clients "
         "most and is kept as a row of its own; at scale laptop the other bandits of Table I have it, and are "
-        "compared with that row. As printed, without scaling, the choice is uniform at random. FLASH is "
-        "also a loss: rows tell choice and loss apart. `flash` without a preset is this reading; without validation "
-        "data at the server it pays the fall of a client's own loss.",
+        "compared with that row. As printed, without scaling, the choice follows a random direction in every "
+        "round. A reward is divided by the client's own duration; the paper's tau, the longest of the round, would "
+        "cancel: that is the row without the duration. FLASH is also a loss: rows tell choice and loss apart. `flash` "
+        "without a preset is this reading; without validation data at the server it pays the fall of a client's own "
+        "loss.",
         "At scale laptop FLASH's choice has less regret than random choice. With skewed clients, all on the same "
         "loss, it is ahead under six methods and far behind under SCAFFOLD, which leaves it level over all seven; "
-        "FedCor is ahead under every one. FLASH's own loss takes the gain back under most methods: on average "
-        "FLASH is behind random choice, inside the noise with skewed clients, under every method with noise alone. "
-        "At scale desk that loss gains with random choice in all three worlds, but FLASH asks the fast clients, "
-        "which costs more than that; without the duration in its reward it keeps the gain (three seeds). By the "
-        "clock FLASH is mostly sooner where clients are skewed, with noise alone it never gets there. A perfect "
-        "choice gains less than the published gaps at scale laptop and nothing to speak of at scale desk; with "
-        "noise alone nobody's choice does.",
+        "FedCor is ahead of random choice under every one. FLASH's own loss takes the gain back under most methods: "
+        "on average FLASH is behind random choice, inside the noise with skewed clients, under every method with "
+        "noise alone. With a beta that is tuned on validation data, as the paper tunes it, the loss costs less: where "
+        "clients are skewed FLASH is then a point ahead of random choice on the same loss (eleven of twelve runs, "
+        "FedAvg) and level with it on cross-entropy. At scale desk the loss gains with random choice in all three "
+        "worlds. Paid per second of its own, a fast client is asked more often, and FLASH ends a point behind random "
+        "choice: these are the verdicts. Paid without the duration, which is what the paper's tau amounts to, it is "
+        "one and a half to two and a half points ahead in twelve of twelve runs, nearly all of it by the loss. By the "
+        "clock FLASH is sooner than random choice on cross-entropy where clients are skewed (five of six seeds each); "
+        "on its own loss it is sooner without noise (three of three) and later with it (five of six); Oort is sooner "
+        "still. With noise alone FLASH never gets there. A perfect choice gains three to four points at scale laptop "
+        "where 30 % of the clients are skewed, less than the published gaps, and nothing with noise alone or at scale "
+        "desk.",
         "Runs of scale laptop are short, and FLASH's loss learns slowly: the paper says so of a small alpha, while "
         "in our Fig. 5 (three seeds) a smaller beta gains more than a larger alpha. At scale desk speeds stay with "
         "their clients, and a reward per second keeps asking the fast ones, which a table by rounds does not "
@@ -171,19 +179,19 @@ SUMMARIES: dict[str, PaperSummary] = {
         "and no more: equal weights, p_k = 1 / N, are rows of Table 4. In class heterogeneity all clients hold "
         "equally many samples.",
         "In the 30 rounds of scale laptop bandits with CA are ahead of FedAvg with class heterogeneity, and with "
-        "client heterogeneity where all clients weigh the same, by less than in the paper; with weights by size "
-        "they are level. FedPdp without either has most of that lead. CA adds about a point where clients weigh "
-        "the same and costs FedPdp some with weights by size; added to CA, bandits gain with weights by size only "
-        "(three to six seeds). With a learning rate that falls FedCM-UCB beats FedAvg with weights by size as "
-        "well, and with augmentation it seems to; FedPdp alone is as far ahead or further. In the 100 rounds of "
-        "scale desk FedPdp is well behind FedAvg in both worlds (six and three seeds); a bandit with CA wins about "
-        "half of that back, and a perfect choice all of it (three seeds). That Figs. 5 and 6 hold says something "
-        "about data, not about FedCM.",
+        "client heterogeneity where all clients weigh the same, by less than in the paper; with weights by size they "
+        "are level. FedPdp without either has most of that lead. CA adds about a point where clients weigh the same "
+        "and costs FedPdp some with weights by size; added to CA, bandits gain with weights by size only (three to "
+        "six seeds). With a learning rate that falls FedCM-UCB beats FedAvg with weights by size as well, half of it "
+        "because FedAvg, still under way, loses by it; with augmentation it seems to; FedPdp alone is as far ahead or "
+        "further. In the 100 rounds of scale desk FedPdp is well behind FedAvg in both worlds (six and three seeds); "
+        "a bandit with CA wins about half of that back, and a perfect choice all of it (three seeds). That Figs. 5 "
+        "and 6 hold says something about data, not about FedCM.",
         "Most of the published lead is not CA's or the bandits': FedPdp alone is 10 and 18 points ahead of FedAvg "
         "in the paper. FedAvg of eq. 3 counts those that were not asked with the old model, so that each round "
-        "moves 0.4 of the way: slow, and averaged over rounds. The paper's FedAvg reaches its final accuracy only "
-        "in round 100; here it is still rising after the rounds of scale laptop, and long at its last level in "
-        "those of scale desk, where the noise of FedPdp's whole steps is left. A rate that falls takes that out. "
+        "moves 0.4 of the way: slow, and averaged over rounds. In the paper FedPdp needs half of FedAvg's 100 "
+        "rounds; here FedAvg is still rising after the rounds of scale laptop, and long at its last level in those of "
+        "scale desk, where the noise of FedPdp's whole steps is left. "
         "With weights by size the subset is chosen for a plain mean of logits and averaged otherwise.",
         (
             RowDifference("fedcm:table4", "class heterogeneity, CA, Dirac delta", "class heterogeneity, without CA"),
@@ -203,10 +211,10 @@ SUMMARIES: dict[str, PaperSummary] = {
         "one extra step tells how skewed a client is; asking the less skewed wins back most of what skew costs",
         "The last layer's change in one extra step tells how skewed a client is; duelling bandits then ask the less "
         "skewed. That wins back 54 to 78 % of what skew costs, in half the rounds, for 0.7 % more traffic.",
-        "Rivals as in the authors' code; early stop as in the paper. `insight='update'` takes the whole network's "
-        "ordinary update instead: no extra step, no traffic. A perfect choice is the least skewed 40 % at scale laptop "
-        "and, at scale desk, even cohorts of all clients. FedACS is above it in places (uniform at scale laptop, "
-        "inverse Pareto at scale desk): it is not a ceiling.",
+        "Rivals as in the authors' code; early stop after half of the rounds at scale laptop (the paper: a fifth). "
+        "`insight='update'` takes the whole network's ordinary update instead: no extra step, no traffic. A perfect "
+        "choice is the least skewed 40 % at scale laptop and, at scale desk, even cohorts of all clients. FedACS is "
+        "above it in places (uniform at scale laptop, inverse Pareto at scale desk): it is not a ceiling.",
         "The analytics tell groups of clients apart by their reward, the bandit asks the less skewed, and FedACS is "
         "more accurate than random choice: at scale desk, with the paper's samples per client, by no fewer points "
         "than in the paper, and sooner. Of what skew costs that wins back more than half on average, as in the paper, "
@@ -237,7 +245,10 @@ REMARKS: dict[str, str] = {  # by study: what has to be known to read its table
     "flash-rl:table1-cifar": "Best accuracy favours methods whose accuracy fluctuates.",
     "flash-rl:table1-mnist": "The latency of random choice does not depend on the division.",
     "flash-rl:fig2": "At scale laptop the target is one that FedAvg and FLASH-RL both reach.",
-    "fedcm:table5": "At scale laptop and desk accuracy is evaluated every second round: one step is two rounds.",
+    "fedcm:table4": "The main claim is that of the abstract (up to 37.25 % better). It was chosen when numbers were known "
+    "here; before, it was the first of the table: client heterogeneity, FedCM-UCB, Dirac delta.",
+    "fedcm:table5": "The main claim is that of the abstract (4.17 times as fast), chosen as in Table 4. At scale laptop and "
+    "desk accuracy is evaluated every second round: one step is two rounds.",
     "fedacs:table2": "The relative improvement is a ratio to the gap between IID and baseline, seed by seed: where one "
     "seed has nearly no gap, its mean says nothing.",
     "fedacs:table3": "The paper's rounds of Rexp3 in the Dirichlet environment contradict the speed-up printed beside "
