@@ -48,6 +48,7 @@ def demo_table() -> str:
     """The demo: mean and 95 % bootstrap interval over seeds."""
     from fedcohort.experiment.demo import TAIL
     from fedcohort.experiment.metrics.paired import spread
+    from fedcohort.experiment.metrics.run_metrics import reached
 
     kept = results("docs/pictures/runs.json")
     lines = [
@@ -56,13 +57,16 @@ def demo_table() -> str:
     ]
 
     def cell(values: list[float], form: str) -> str:
+        if len(values) < kept["seeds"]:
+            return f"not reached by {kept['seeds'] - len(values)} of {kept['seeds']} seeds"
         return f"{form} ({form}-{form})".format(float(np.mean(values)), *spread(values))
 
     for name, curves in kept["demo"].items():
-        first = [int(np.argmax(np.array(accuracy) >= kept["target"])) for _, accuracy in curves]
+        found = [reached(accuracy, kept["target"], clock) for clock, accuracy in curves]
+        there = [one for one in found if one is not None]
         ends = cell([float(np.mean(accuracy[-TAIL:])) for _, accuracy in curves], "{:.3f}")
-        minutes = cell([clock[at] / 60 for at, (clock, _) in zip(first, curves, strict=True)], "{:.3g}")
-        rounds = cell([at + 1.0 for at in first], "{:.1f}")
+        minutes = cell([one.seconds / 60 for one in there], "{:.3g}")
+        rounds = cell([float(one.rounds) for one in there], "{:.1f}")
         lines.append(f"| `{name}` | {ends} | {minutes} | {rounds} | {np.mean(kept['fairness'][name]):.2f} |")
     return "\n" + "\n".join(lines) + "\n"
 
