@@ -20,6 +20,7 @@ from fedcohort.papers.paper_evidence import (
     span,
 )
 from fedcohort.papers.paper_summaries import SUMMARIES, PaperSummary
+from fedcohort.papers.result_files import picture_name
 from fedcohort.papers.results_page import told as table_of
 from fedcohort.papers.verdicts import FAILS, HOLDS, NOISE
 
@@ -238,8 +239,8 @@ def _heading(about: PaperSummary, result: Result) -> str:
 
 
 def _picture(result: Result, pictures: Path | None) -> str:
-    """The picture of a study, `<study-id>.svg` of the smaller scale or `<study-id>-desk.svg`, if it is there."""
-    name = result["study"].replace(":", "-") + ("" if result["scale"] == "laptop" else f"-{result['scale']}")
-    if pictures is None or not (pictures / f"{name}.svg").exists():
+    """The picture of a study, if it is there."""
+    name = picture_name(result)
+    if pictures is None or not (pictures / name).exists():
         return ""
-    return f"![{result['title']}](../pictures/papers/{name}.svg)"
+    return f"![{result['title']}](../pictures/papers/{name})"
