@@ -29,13 +29,6 @@ PAGES = (
     "docs/selectors/speed.md",
     "docs/methods/README.md",
 )
-PRIVACY = (
-    "what it sees anyway: who is there, how long replies take, what became of them, the global model",
-    "single numbers: one a round, or a property of the device or of the data's size",
-    "vectors as large as the model or its last layer, such as the update itself, and what a client's own model is "
-    "worth: only sums of them should be revealed",
-    "raw statistics of the data: only where `max_privacy` says so",
-)
 PLACE = re.compile(r"(<!-- made: ([\w-]+) -->)(.*?)(<!-- /made -->)", re.DOTALL)
 
 
@@ -183,12 +176,12 @@ def metric_table() -> str:
 
 def privacy_table() -> str:
     """The privacy levels, and the signals of each."""
-    from fedcohort.signals import SIGNALS
+    from fedcohort.signals import PRIVACY, SIGNALS
 
     lines = ["| level | what the server learns of a client | signals |", "|---|---|---|"]
-    for level, about in enumerate(PRIVACY):
+    for level, (name, about) in enumerate(PRIVACY.items()):
         names = ", ".join(f"`{s.name}`" for s in SIGNALS.values() if s.privacy == level)
-        lines.append(f"| P{level} | {about} | {names} |")
+        lines.append(f"| {name} | {about} | {names} |")
     return "\n" + "\n".join(lines) + "\n"
 
 
