@@ -343,7 +343,7 @@ def test_what_cannot_be_done_is_one_sentence_and_writes_nothing(tmp_path, monkey
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_the_list_tells_what_is_half_done_or_damaged(tmp_path, done):
+def test_the_list_tells_what_is_incomplete_or_damaged(tmp_path, done):
     _, _, found = done
     result_files.save({**found, "study": "flash:fig5", "done": 3}, tmp_path)
     result_files.save({**found, "study": "fedcm:fig5"}, tmp_path)
