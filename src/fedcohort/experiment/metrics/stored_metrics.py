@@ -174,7 +174,9 @@ _ALL = (
     ),
     Metric("jain", "Jain's index of how often clients were asked", 1, lambda s: s.participation().jain),
     Metric("coverage", "share of clients asked at least once", 1, lambda s: s.participation().coverage),
-    Metric("never_used", "share of clients asked in vain, time and again", -1, lambda s: s.history.usage().never_share),
+    Metric(
+        "never_used", "share of clients asked repeatedly but never used", -1, lambda s: s.history.usage().never_share
+    ),
     Metric(
         "max_min",
         "most often / least often asked (-: somebody was not)",
