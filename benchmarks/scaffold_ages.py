@@ -93,7 +93,7 @@ def line(of: dict[str, Any]) -> str:
 
 def main() -> None:
     """Print the table of docs/methods/scaffold.md."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()

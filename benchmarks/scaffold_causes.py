@@ -226,7 +226,7 @@ def table(solver: str) -> None:
 
 def main() -> None:
     """One run, the grid, or those that were stored."""
-    parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("selector", nargs="?", default="uniform")
     parser.add_argument("change", nargs="?", default="as it is", choices=CHANGES)
     parser.add_argument("seed", nargs="?", type=int, default=0)

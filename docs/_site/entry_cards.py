@@ -17,15 +17,9 @@ from fedcohort.cli.parameter_table import parameter_rows, prose
 from fedcohort.errors import FedcohortError
 from fedcohort.registry import lookup as registry
 from fedcohort.registry.catalogue import CatalogueEntry
-from fedcohort.signals import PRIVACY_LEVELS, SIGNALS, privacy
+from fedcohort.signals import PRIVACY, PRIVACY_LEVELS, SIGNALS, privacy
 
 ROOT = Path(__file__).parents[2]
-LEVELS = {
-    "P0": "availability and what the server measures itself",
-    "P1": "one number a client and round",
-    "P2": "vectors of single clients, which only sums should reveal",
-    "P3": "raw statistics such as label histograms; explicit opt-in",
-}
 _ADDRESS = re.compile(r"(https?://[^\s)]+[^\s).,;])")
 
 
@@ -119,7 +113,7 @@ def _facts(kind: str, found: CatalogueEntry, made: Any, paper: str) -> str:
         needs = sorted(needs_of(made))
         level = PRIVACY_LEVELS[privacy(frozenset(needs))]
         rows.append(("signals", "<br>".join(map(_signal, needs)) or "none"))
-        rows.append(("privacy", f"**{level}**: {LEVELS[level]}"))
+        rows.append(("privacy", f"**{level}**: {PRIVACY[level]}"))
     rows.append(("cost per round", found.cost))
     spent = selection_times().get(found.name)
     if kind == "selector" and spent:

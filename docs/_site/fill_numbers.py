@@ -29,13 +29,6 @@ PAGES = (
     "docs/selectors/speed.md",
     "docs/methods/README.md",
 )
-PRIVACY = (
-    "what it sees anyway: who is there, how long replies take, what became of them, the global model",
-    "single numbers: one a round, or a property of the device or of the data's size",
-    "vectors as large as the model or its last layer, such as the update itself, and what a client's own model is "
-    "worth: only sums of them should be revealed",
-    "raw statistics of the data: only where `max_privacy` says so",
-)
 PLACE = re.compile(r"(<!-- made: ([\w-]+) -->)(.*?)(<!-- /made -->)", re.DOTALL)
 
 
@@ -48,6 +41,7 @@ def demo_table() -> str:
     """The demo: mean and 95 % bootstrap interval over seeds."""
     from fedcohort.experiment.demo import TAIL
     from fedcohort.experiment.metrics.paired import spread
+    from fedcohort.experiment.metrics.run_metrics import reached
 
     kept = results("docs/pictures/runs.json")
     lines = [
@@ -56,13 +50,16 @@ def demo_table() -> str:
     ]
 
     def cell(values: list[float], form: str) -> str:
+        if len(values) < kept["seeds"]:
+            return f"not reached by {kept['seeds'] - len(values)} of {kept['seeds']} seeds"
         return f"{form} ({form}-{form})".format(float(np.mean(values)), *spread(values))
 
     for name, curves in kept["demo"].items():
-        first = [int(np.argmax(np.array(accuracy) >= kept["target"])) for _, accuracy in curves]
+        found = [reached(accuracy, kept["target"], clock) for clock, accuracy in curves]
+        there = [one for one in found if one is not None]
         ends = cell([float(np.mean(accuracy[-TAIL:])) for _, accuracy in curves], "{:.3f}")
-        minutes = cell([clock[at] / 60 for at, (clock, _) in zip(first, curves, strict=True)], "{:.3g}")
-        rounds = cell([at + 1.0 for at in first], "{:.1f}")
+        minutes = cell([one.seconds / 60 for one in there], "{:.3g}")
+        rounds = cell([float(one.rounds) for one in there], "{:.1f}")
         lines.append(f"| `{name}` | {ends} | {minutes} | {rounds} | {np.mean(kept['fairness'][name]):.2f} |")
     return "\n" + "\n".join(lines) + "\n"
 
@@ -179,12 +176,12 @@ def metric_table() -> str:
 
 def privacy_table() -> str:
     """The privacy levels, and the signals of each."""
-    from fedcohort.signals import SIGNALS
+    from fedcohort.signals import PRIVACY, SIGNALS
 
     lines = ["| level | what the server learns of a client | signals |", "|---|---|---|"]
-    for level, about in enumerate(PRIVACY):
+    for level, (name, about) in enumerate(PRIVACY.items()):
         names = ", ".join(f"`{s.name}`" for s in SIGNALS.values() if s.privacy == level)
-        lines.append(f"| P{level} | {about} | {names} |")
+        lines.append(f"| {name} | {about} | {names} |")
     return "\n" + "\n".join(lines) + "\n"
 
 

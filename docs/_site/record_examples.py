@@ -10,7 +10,6 @@ import ast
 import contextlib
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -79,11 +78,9 @@ def _shown(value: Any) -> dict[str, list[str]]:
 def record_notebook(name: str) -> None:
     """Execute a notebook and keep its outputs in it."""
     path = EXAMPLES / f"{name}.ipynb"
-    cells, before = notebook_cells(name), Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
+    cells = notebook_cells(name)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         outputs = iter(run_cells(cells))
-        os.chdir(before)
     count = 0
     for cell in cells:
         if cell["cell_type"] == "code":

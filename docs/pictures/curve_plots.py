@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from svg_sheet import Sheet, points, ticks
+from svg_sheet import Sheet, cut, points, ticks
 
 from fedcohort.papers.paper_evidence import seeds_text
 
@@ -30,13 +30,20 @@ def curves_of(result: Mapping[str, Any]) -> dict[str, dict[str, Curve]]:
     return found
 
 
+def ours_text(result: Mapping[str, Any]) -> str:
+    """ "ours, mean of 2 to 6 seeds and their spread"; cells without a number are not counted."""
+    counts = [len(cell["values"]) for cell in result["cells"] if cell["values"]]
+    if not counts:
+        return "ours: not run yet"
+    return f"ours, mean of {seeds_text(counts)} and their spread" if max(counts) > 1 else "ours, one seed"
+
+
 def draw(result: Mapping[str, Any]) -> Sheet:
     """One study."""
     settings = curves_of(result)
     sheet = Sheet(WIDTH, TOP + TALL + 44, str(result["title"]))
-    sheet.text(12, 20, str(result["title"])[:118], size=14, bold=True)
-    many = seeds_text([len(cell["values"]) for cell in result["cells"]])
-    sheet.text(12, 40, f"ours, mean of {many} and their spread; scale {result['scale']}", colour="pale")
+    sheet.text(12, 20, cut(str(result["title"]), 118), size=14, bold=True)
+    sheet.text(12, 40, f"{ours_text(result)}; scale {result['scale']}", colour="pale")
     wide = (WIDTH - LEFT - RIGHT - GAP * (len(settings) - 1)) / len(settings)
     for number, (setting, rows) in enumerate(settings.items()):
         _panel(sheet, LEFT + number * (wide + GAP), wide, setting, rows)

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import curve_plots
-from svg_sheet import Sheet, ticks
+from svg_sheet import Sheet, cut, ticks
 
 from fedcohort import papers
-from fedcohort.papers.paper_evidence import seeds_text
-from fedcohort.papers.result_files import load, rows_and_columns
+from fedcohort.papers.result_files import load, picture_name, rows_and_columns
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "pictures" / "papers"
@@ -33,12 +32,6 @@ def studies() -> list[dict[str, Any]]:
     """The results of all studies, at every scale that was run."""
     found = [path for scale in SCALES for path in sorted((ROOT / "results").glob(f"*-{scale}.json"))]
     return [load(path) for path in found]
-
-
-def file_of(result: Mapping[str, Any]) -> Path:
-    """Where the picture of a result is: STUDY.svg of the smallest scale, STUDY-SCALE.svg of others."""
-    scale = "" if result["scale"] == SCALES[0] else f"-{result['scale']}"
-    return TARGET / f"{result['study'].replace(':', '-')}{scale}.svg"
 
 
 def draw(result: Mapping[str, Any]) -> Sheet:
@@ -58,7 +51,7 @@ def _draw(result: Mapping[str, Any], rows: list[str], columns: list[str], at: Ma
     lines = -(-len(columns) // across)
     tall = HEAD + LINE * len(rows) + FOOT
     sheet = Sheet(WIDTH, 52 + lines * tall, str(result["title"]))
-    sheet.text(12, 20, _cut(str(result["title"]), 118), size=14, bold=True)
+    sheet.text(12, 20, cut(str(result["title"]), 118), size=14, bold=True)
     shared = list(at.values()) if _compares_columns(result) else []
     _key(sheet, result, "in the whole table" if shared else "within a panel")
     wide = (WIDTH - start - 16 - GAP * (across - 1)) / across
@@ -67,7 +60,7 @@ def _draw(result: Mapping[str, Any], rows: list[str], columns: list[str], at: Ma
         top = 52 + (number // across) * tall
         if number % across == 0:
             for i, row in enumerate(rows):
-                sheet.text(start - 12, top + HEAD + LINE * i + 13, _cut(row, LONGEST), anchor="end")
+                sheet.text(start - 12, top + HEAD + LINE * i + 13, cut(row, LONGEST), anchor="end")
         cells = [at.get((row, column)) for row in rows]
         _panel(sheet, left, top, wide, column, cells, shared)
     return sheet
@@ -82,10 +75,8 @@ def _compares_columns(result: Mapping[str, Any]) -> bool:
 
 
 def _key(sheet: Sheet, result: Mapping[str, Any], where: str) -> None:
-    counts = [len(cell["values"]) for cell in result["cells"] if cell["values"]]
     sheet.circle(18, 36, 4, "s0")
-    ours = f"ours, mean of {seeds_text(counts)} and their spread" if max(counts) > 1 else "ours, one seed"
-    sheet.text(28, 40, ours, colour="pale")
+    sheet.text(28, 40, curve_plots.ours_text(result), colour="pale")
     if any(cell["published"] is not None for cell in result["cells"]):
         sheet.path(_diamond(318, 36), "s1")
         sheet.text(328, 40, "published", colour="pale")
@@ -130,8 +121,8 @@ def _heading(text: str, most: int) -> list[str]:
     for mark in (": ", ", "):
         first, _, second = text.partition(mark)
         if len(text) > most and second:
-            return [_cut(second, most), _cut(first, most)]
-    return [_cut(text, most)]
+            return [cut(second, most), cut(first, most)]
+    return [cut(text, most)]
 
 
 def _ranges(ours: list[float], published: list[float]) -> list[tuple[float, float]]:
@@ -171,18 +162,14 @@ class BrokenAxis:
         return [self.at(high) + self.gap / 2 for _, high in self.ranges[:-1]]
 
 
-def _diamond(x: float, y: float, size: float = 5) -> str:
-    return f"M{x - size:.1f} {y:.1f}l{size} -{size} {size} {size} -{size} {size}z"
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _diamond(x: float, y: float) -> str:
+    return f"M{x - 5:.1f} {y:.1f}l5 -5 5 5 -5 5z"
 
 
 def main() -> list[Path]:
     """All studies."""
     out = []
     for result in studies():
-        draw(result).save(file_of(result))
-        out.append(file_of(result))
+        out.append(TARGET / picture_name(result))
+        draw(result).save(out[-1])
     return out

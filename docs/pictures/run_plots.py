@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from svg_sheet import Sheet, points, ticks
 
+from fedcohort.experiment.metrics.run_metrics import reached
 from fedcohort.looks import look
 
 RUNS = Path(__file__).parent / "runs.json"
@@ -84,9 +85,9 @@ def demo() -> Sheet:
         sheet.path(f"{band}z", fill=colour, opacity=0.15)
         sheet.path(points(list(x(at)), list(y(mean))), colour, width=2.4)
         sheet.text(left + wide + 10, y(mean[-1]) + 4 + _apart(name), name, colour=colour, bold=True, size=14)
-        reached = [reached_at(*curve, kept["target"]) for curve in curves]
-        if all(reached):
-            when = float(np.mean(reached))
+        found = [reached(accuracy, kept["target"], clock) for clock, accuracy in curves]
+        if all(found):
+            when = float(np.mean([one.seconds for one in found if one is not None]))
             sheet.circle(x(when), y(kept["target"]), 5, colour, "paper")
             marks.append((x(when), y(kept["target"]), f"{when / 60:.1f} min", colour))
     for where, high_up, words, colour in marks:
@@ -102,12 +103,6 @@ def stepped(at: np.ndarray, clock: list[float], accuracy: list[float]) -> np.nda
     """Accuracy of the newest model at some times; 0.1 (ten classes) before the first round ends."""
     place = np.searchsorted(clock, at, side="right") - 1
     return np.where(place < 0, 0.1, np.array(accuracy)[place])
-
-
-def reached_at(clock: list[float], accuracy: list[float], target: float) -> float | None:
-    """When the target was first reached."""
-    hit = np.flatnonzero(np.array(accuracy) >= target)
-    return clock[hit[0]] if hit.size else None
 
 
 def described_world() -> tuple[Any, Any]:

@@ -65,10 +65,9 @@ class Sheet:
         colour: str = "grid",
         width: float = 1,
         dash: str = "",
-        end: str = "",
     ) -> None:
         """A straight line."""
-        more = (f' stroke-dasharray="{dash}"' if dash else "") + (f' marker-end="url(#{end})"' if end else "")
+        more = f' stroke-dasharray="{dash}"' if dash else ""
         ends = f'x1="{_n(x1)}" y1="{_n(y1)}" x2="{_n(x2)}" y2="{_n(y2)}"'
         self.parts.append(f'<line {ends} stroke="{_c(colour)}" stroke-width="{_n(width)}"{more}/>')
 
@@ -103,14 +102,13 @@ class Sheet:
         width: float = 1.6,
         fill: str = "",
         opacity: float = 1,
-        dash: str = "",
         end: str = "",
     ) -> None:
         """Anything else, in the language of SVG paths."""
         paint = f'fill="{_c(fill)}"' if fill else 'fill="none"'
         paint += f' stroke="{_c(stroke)}" stroke-width="{_n(width)}"' if stroke else ""
         paint += f' fill-opacity="{opacity:.2f}"' if opacity < 1 else ""
-        paint += (f' stroke-dasharray="{dash}"' if dash else "") + (f' marker-end="url(#{end})"' if end else "")
+        paint += f' marker-end="url(#{end})"' if end else ""
         self.parts.append(f'<path d="{way}" {paint}/>')
 
     def __str__(self) -> str:
@@ -147,6 +145,11 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     size = 10 ** floor(log10(span / most))
     step = next(s * size for s in (1, 2, 5, 10) if span / (s * size) <= most)
     return [round(i * step, 10) for i in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
+
+
+def cut(text: str, most: int) -> str:
+    """At most so many letters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _n(value: float) -> str:

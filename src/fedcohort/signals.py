@@ -6,11 +6,7 @@ Sides
     client    measured during local training and sent with the update, `RoundResult.signals`
     server    computed by the server from what it has anyway, `RoundResult.signals` or `RoundResult.model`
 
-Privacy levels
-    P0  availability and server-measured time
-    P1  one scalar a round
-    P2  vectors that only sums should reveal
-    P3  raw statistics such as label histograms: explicit opt-in
+`PRIVACY` has the privacy levels.
 """
 
 from __future__ import annotations
@@ -152,7 +148,14 @@ _ALL = (
 
 SIGNALS: dict[str, Signal] = {s.name: s for s in _ALL}
 MODEL_SIZED = frozenset(s.name for s in _ALL if s.model_sized)
-PRIVACY_LEVELS = ("P0", "P1", "P2", "P3")
+PRIVACY = {  # level -> what the server learns of a client
+    "P0": "what the server sees anyway: who is there, how long replies take, what became of them, the global model",
+    "P1": "single numbers: one a round, or a property of the device or of the data's size",
+    "P2": "vectors as large as the model or its last layer, such as the update itself, and what a client's own model "
+    "is worth: only sums of them should be revealed",
+    "P3": "raw statistics of the data, such as label histograms: only where `max_privacy` says so",
+}
+PRIVACY_LEVELS = tuple(PRIVACY)
 
 
 def get(name: str) -> Signal:

@@ -11,7 +11,6 @@ from fedcohort.experiment.store import Store
 from fedcohort.papers import reproduce
 from fedcohort.papers.flash import flash_fig3, flash_fig4, flash_fig5, flash_regret, flash_table1
 from fedcohort.papers.flash import flash_setting as flash
-from fedcohort.papers.study import SCALES
 from fedcohort.registry.lookup import make_task_spec, make_world_spec
 from fedcohort.rounds.history import History
 from fedcohort.types import Objective
@@ -50,18 +49,10 @@ def test_flash_has_the_best_published_average_but_not_every_column():
     assert sum(max(column) > column[-1] for column in columns) == 2  # FedProx and FedBiO, both FedCor's
 
 
-def test_ids_are_the_paper_s_and_every_scale_plans():
+def test_ids_are_the_paper_s():
     ids = [study.id for study in of_paper()]
     assert len(set(ids)) == len(ids) == 12
     assert [s.id for s in papers.chosen("flash:table1")] == [f"flash:table1-{b}" for b in ("noniid", "noise", "both")]
-    for study in of_paper():
-        for scale in SCALES[:3]:
-            work = reproduce.plan(study, scale, seeds=1)
-            places = {cell.place for cell in work.cells}
-            assert len(places) == len(work.cells)
-            for claim in study.claims(scale):
-                assert {*claim.left, *claim.right} <= places, claim.words
-                assert len(claim.left) == len(claim.right)
 
 
 def test_table_has_eight_selectors_seven_methods_and_rows_of_ours():

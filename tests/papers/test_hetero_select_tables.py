@@ -25,16 +25,6 @@ def test_every_study_is_there():
     assert [s.id for s in papers.chosen("hetero-select")] == [f"hetero-select:{name}" for name in IDS]
 
 
-@pytest.mark.parametrize("name", IDS)
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_scale_plans_and_claims_name_cells_that_exist(name, scale):
-    work = reproduce.plan(papers.studies()[f"hetero-select:{name}"], scale, 1)
-    places = [c.place for c in work.cells]
-    assert len(set(places)) == len(places)
-    for claim in work.study.claims(scale):
-        assert set(claim.left) | set(claim.right) <= set(places)
-
-
 def test_cohorts_that_come_round_are_seen_in_every_round():
     """Two halves in turn, evaluated every second round, would show one of them only; others do not come round."""
     for scale in ("laptop", "desk"):

@@ -64,9 +64,9 @@ def test_the_index_has_one_row_per_paper():
     text = paper_pages.index_page([result(claims=claims)], ["flash:lambda", "fedcm:fig5"])
     (row,) = [line for line in text.splitlines() if line.startswith("| [")]
     assert row.startswith("| [FLASH](papers/flash.md) |")
-    assert "of 1 main claims: undecided 1. So far" in row
+    assert "of 1 main claims: 1 undecided. So far" in row
     assert "So far FLASH - Random: +2.00 points (`flash:table1-both`, laptop, FedAvg, 2 seeds)" in row
-    assert "`laptop`; 1 table, 1 half done, 1 not run yet | 2 | +5.00 points (2 seeds) |" in row
+    assert "`laptop`; 1 table, 1 incomplete, 1 not run yet | 2 | +5.00 points (2 seeds) |" in row
 
 
 def test_the_page_of_a_paper_begins_with_its_verdict(tmp_path):
@@ -75,7 +75,7 @@ def test_the_page_of_a_paper_begins_with_its_verdict(tmp_path):
     claims += [claim("it is small", UNKNOWN, 0)]
     text = paper_pages.paper_page("flash", [result(claims=claims)], ["flash:lambda", "fedcm:fig5"], tmp_path, "p.md")
     verdict, _, tables = text.partition("## All tables")
-    assert "Of 1 main claims: hold 1; of all its 4: hold 1, do not hold 1, undecided 1, not measured 1." in verdict
+    assert "Of 1 main claims: 1 holds; of all its 4: 1 holds, 1 does not hold, 1 undecided, 1 not measured." in verdict
     assert "* **holds**: it wins (`flash:table1-both`, laptop, +1.00, 6 seeds)" in verdict
     assert "* **does not hold**: it is fast" in verdict
     assert "FLASH - Random: **+2.00** points (`flash:table1-both`, laptop, FedAvg, 2 seeds)" in verdict

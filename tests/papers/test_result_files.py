@@ -1,4 +1,4 @@
-"""Results as files: half done ones, what is kept of earlier ones, and damaged ones."""
+"""Results as files: incomplete ones, what is kept of earlier ones, and damaged ones."""
 
 import json
 from dataclasses import replace
@@ -34,7 +34,7 @@ def test_what_an_earlier_result_knows_is_kept_where_the_digests_are_the_same(don
     assert (again["done"], again["wanted"]) == (8, 8)
     more = reproduce.result(reproduce.plan(tiny(), "smoke", 3, path), empty)
     assert (more["done"], more["wanted"]) == (8, 12)
-    assert "half done: 8 of 12 runs" in markdown(more)
+    assert "incomplete: 8 of 12 runs" in markdown(more)
     for cell in found["cells"]:
         cell["digests"] = dict.fromkeys(cell["digests"], "of another run")
     lost = reproduce.result(reproduce.plan(tiny(), "smoke", None, result_files.save(found, tmp_path)), empty)
@@ -97,7 +97,7 @@ def test_fewer_seeds_than_were_written_down_lose_none(done, tmp_path):
     assert (again["seeds"], again["done"], again["wanted"]) == ([0, 1], 8, 8)
 
 
-def test_a_study_is_half_done_until_all_its_seeds_are_there_and_all_that_were_asked_for(done, tmp_path):
+def test_a_study_is_incomplete_until_all_its_seeds_are_there_and_all_that_were_asked_for(done, tmp_path):
     """The study has two seeds. Whatever the last command asked for, the result says what the whole one wants."""
     _, store, _ = done
     one = reproduce.result(reproduce.plan(tiny(), "smoke", 1), store)
@@ -106,7 +106,7 @@ def test_a_study_is_half_done_until_all_its_seeds_are_there_and_all_that_were_as
     assert (alone["done"], alone["wanted"], "goal" in alone) == (0, 8, False)
     more = reproduce.result(reproduce.plan(tiny(), "smoke", 3), store)
     assert (more["done"], more["wanted"], more["goal"]) == (8, 12, 3)
-    assert "half done: 8 of 12 runs" in markdown(more)
+    assert "incomplete: 8 of 12 runs" in markdown(more)
     assert "`fedcohort reproduce tiny:table --scale smoke --seeds 3`" in markdown(more)
     path = result_files.save(more, tmp_path)
     again = reproduce.result(reproduce.plan(tiny(), "smoke", None, path), store)

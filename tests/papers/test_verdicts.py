@@ -14,7 +14,8 @@ from fedcohort.papers.paper_evidence import counted
 from fedcohort.papers.study import Claim, our_own
 from fedcohort.papers.verdicts import FAILS, HOLDS, NOISE, UNDECIDED, UNKNOWN, judge
 
-RESULTS = sorted((Path(__file__).parents[2] / "results").glob("*-*-laptop.json"))
+FOLDER = Path(__file__).parents[2] / "results"
+RESULTS = [path for scale in ("laptop", "desk", "paper") for path in sorted(FOLDER.glob(f"*-*-{scale}.json"))]
 SIX = (5.0, 6.0, 7.0, 8.0, 9.0, 10.5)
 
 

@@ -157,7 +157,7 @@ def put_table(path: Path, board: BoardData, link: str, most: int | None = None) 
     r = board.results
     note = (
         f"`fedcohort arena board`: average rank of the area under accuracy over time, {len(r.entries)} selectors "
-        f"(default parameters unless named), {len(r.problems)} problems, {len(r.seeds)} seeds that nothing was "
+        f"(default parameters unless stated), {len(r.problems)} problems, {len(r.seeds)} seeds that nothing was "
         "tuned on."
     )
     table = "\n".join([note, "", *arena_table(shown, link)])

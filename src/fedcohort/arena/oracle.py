@@ -32,9 +32,7 @@ class Oracle(StatefulSelector[NoState]):
         part = world.train
         ids = np.arange(world.population)
         sent = np.full(world.population, 4.0 * NOMINAL_PARAMS)
-        owner = np.repeat(ids, part.sizes)
-        wrong = np.bincount(owner, weights=(part.label != part.clean).astype(np.float64), minlength=ids.size)
-        self.wrong: Double = wrong / np.maximum(part.sizes, 1)
+        self.wrong: Double = world.wrong_labels()
         self.mix: Double = world.histogram(clean=True).astype(np.float64)
         self.whole: Double = self.mix.T @ part.sizes / max(float(part.sizes.sum()), 1.0)
         self.samples: Double = part.sizes.astype(np.float64)

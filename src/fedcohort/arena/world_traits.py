@@ -30,9 +30,7 @@ def measure_world(world: BuiltWorld) -> dict[str, float]:
     sent = np.full(ids.size, 4.0 * NOMINAL_PARAMS)
     seconds = world.expected_seconds(ids, Work(part.sizes, np.ones(ids.size), sent, sent, NOMINAL_PARAMS))
     low, high = np.quantile(np.maximum(seconds, 1e-9), (0.1, 0.9))
-    owner = np.repeat(ids, part.sizes)
-    flipped = np.bincount(owner, weights=(part.label != part.clean).astype(np.float64), minlength=ids.size)
-    wrong = flipped / np.maximum(part.sizes, 1)
+    wrong = world.wrong_labels()
     there = [world.available(i, 60.0 * i).size for i in range(_ROUNDS)]
     lie = np.asarray(world.fixed.get("lie", np.full(ids.size, HONEST)))
     found = {

@@ -26,7 +26,7 @@ Runs = Annotated[list[Path], typer.Argument(help="Run folders, folders that hold
 Metrics = Annotated[
     list[str] | None,
     typer.Option(
-        "--metric", help=f"Repeatable. One of: {', '.join(METRICS)}.", show_default="terminal, in reports more"
+        "--metric", help=f"Repeatable. One of: {', '.join(METRICS)}.", show_default="terminal; reports show more"
     ),
 ]
 Baseline = Annotated[

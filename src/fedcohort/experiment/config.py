@@ -91,8 +91,8 @@ class RunConfig(RunSettings):
 
     def digests(self, seeds: Iterable[int]) -> dict[int, str]:
         """The content addresses of the same run with these seeds."""
-        whole = {seed: {**found, "seed": seed} for found in (self.resolved(),) for seed in seeds}
-        return {s: hashlib.sha256(json.dumps(one, sort_keys=True).encode()).hexdigest() for s, one in whole.items()}
+        found = self.resolved()
+        return {s: hashlib.sha256(json.dumps({**found, "seed": s}, sort_keys=True).encode()).hexdigest() for s in seeds}
 
     def toml(self) -> str:
         """This configuration as a TOML file with a comment for every key."""

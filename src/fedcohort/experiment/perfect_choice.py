@@ -70,11 +70,8 @@ class PerfectChoice(StatefulSelector[ServedState]):
 
     def inform(self, world: BuiltWorld) -> None:
         """True mixes, sizes and shares of wrong labels."""
-        part = world.train
-        owner = np.repeat(np.arange(world.population), part.sizes)
-        false = np.bincount(owner, weights=(part.label != part.clean).astype(np.float64), minlength=world.population)
-        self.samples: Double = part.sizes.astype(np.float64)
-        self.wrong: Double = false / np.maximum(self.samples, 1.0)
+        self.samples: Double = world.train.sizes.astype(np.float64)
+        self.wrong: Double = world.wrong_labels()
         self.mix = world.histogram(clean=True).astype(np.float64)
         self.whole: Double = self.mix.T @ self.samples / max(float(self.samples.sum()), 1.0)
 

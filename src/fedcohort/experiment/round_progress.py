@@ -44,8 +44,8 @@ class RoundProgress:
         left = (now - self.began) / max(done - self.first, 1) * (self.rounds - done)
         known = "" if math.isnan(self.accuracy) else f", accuracy {100 * self.accuracy:.1f} %"
         text = f"round {done}/{self.rounds}{known}, {'done' if last else time_text(left) + ' left'}"
-        ahead, behind = ("\r", "\n" if last else "") if self.live else ("", "\n")
-        self.stream.write(f"{ahead}{text:<60}{behind}" if self.live else f"{text}{behind}")
+        end = "\n" if last or not self.live else ""
+        self.stream.write(f"\r{text:<60}{end}" if self.live else f"{text}{end}")
         self.stream.flush()
 
 

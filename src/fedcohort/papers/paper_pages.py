@@ -20,6 +20,7 @@ from fedcohort.papers.paper_evidence import (
     span,
 )
 from fedcohort.papers.paper_summaries import SUMMARIES, PaperSummary
+from fedcohort.papers.result_files import picture_name
 from fedcohort.papers.results_page import told as table_of
 from fedcohort.papers.verdicts import FAILS, HOLDS, NOISE
 
@@ -27,7 +28,8 @@ Result = Mapping[str, Any]
 INTRO = """# The papers' tables, reproduced
 
 Five papers on who trains next, their tables and figures run again by one command: what each claims, what holds here,
-and what a perfect choice would gain. Each has a page with a verdict on half a page, then every table with its picture.
+and what a perfect choice would gain. Each paper has a page: the verdict in half a page, then every table with its
+picture.
 
 ```
 fedcohort reproduce                                        # list: one line per table or figure, and stored results
@@ -55,7 +57,7 @@ READING = f"""## How to read the tables
   noise*: enough seeds, and they do not agree. *Not measured*: runs are missing. Claims that are "not in the
   paper" are our own questions, and are counted apart. At the scales `desk` and `paper`, where a run takes minutes, only
   the main claim has six seeds; other cells have three, for six would not decide several claims either.
-* Values, configurations and digests of every run are in `results/`. A study that is half done says so: the same command
+* Values, configurations and digests of every run are in `results/`. An incomplete study says so: the same command
   continues it, and keeps what is known of runs whose digests are still the same. Some were made with earlier kernels
   of the engine, which round otherwise in the last bit; training makes that a point more or less, either way. So a run
   done again may give another number than the one that is kept (11 of 18 that were tried did), within its noise.
@@ -105,9 +107,9 @@ def _range(found: Sequence[MeasuredDifference]) -> str:
 
 
 def _counts(results: Sequence[Result], words: str, *, ours: bool = False, main: bool = False) -> str:
-    """ "of 6 main claims: hold 1, undecided 5", where `words` are "of {} main claims"; nothing where there are none."""
+    """ "of 6 main claims: 1 holds, 5 undecided", with "of {} main claims" as words; nothing where there are none."""
     counts = counted(results, ours=ours, main=main)
-    parts = [f"{VERDICTS[verdict]} {count}" for verdict, count in counts.items() if count]
+    parts = [f"{count} {verdict if count == 1 else VERDICTS[verdict]}" for verdict, count in counts.items() if count]
     return f"{words.format(sum(counts.values()))}: {', '.join(parts)}" if parts else ""
 
 
@@ -121,8 +123,8 @@ def _scales(results: Sequence[Result]) -> str:
 
 
 def _tables(results: Sequence[Result]) -> str:
-    half = sum(map(is_half_done, results))
-    return f"{len(results)} table{'s' * (len(results) > 1)}" + f", {half} half done" * bool(half)
+    lacking = sum(map(is_half_done, results))
+    return f"{len(results)} table{'s' * (len(results) > 1)}" + f", {lacking} incomplete" * bool(lacking)
 
 
 def paper_page(
@@ -238,8 +240,8 @@ def _heading(about: PaperSummary, result: Result) -> str:
 
 
 def _picture(result: Result, pictures: Path | None) -> str:
-    """The picture of a study, `<study-id>.svg` of the smaller scale or `<study-id>-desk.svg`, if it is there."""
-    name = result["study"].replace(":", "-") + ("" if result["scale"] == "laptop" else f"-{result['scale']}")
-    if pictures is None or not (pictures / f"{name}.svg").exists():
+    """The picture of a study, if it is there."""
+    name = picture_name(result)
+    if pictures is None or not (pictures / name).exists():
         return ""
-    return f"![{result['title']}](../pictures/papers/{name}.svg)"
+    return f"![{result['title']}](../pictures/papers/{name})"

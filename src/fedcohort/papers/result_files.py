@@ -32,6 +32,12 @@ def file_of(study: str, scale: str, folder: Path = RESULTS) -> Path:
     return folder / f"{study.replace(':', '-')}-{scale}.json"
 
 
+def picture_name(result: Mapping[str, Any]) -> str:
+    """The file of a result's picture: STUDY.svg at laptop scale, STUDY-SCALE.svg at others."""
+    scale = "" if result["scale"] == "laptop" else f"-{result['scale']}"
+    return f"{result['study'].replace(':', '-')}{scale}.svg"
+
+
 def save(found: Mapping[str, Any], folder: Path = RESULTS) -> Path:
     """Write a result down."""
     path = file_of(found["study"], found["scale"], folder)

@@ -26,7 +26,7 @@ def told(result: Mapping[str, Any], picture: str = "") -> list[str]:
     command += f" --seeds {result['goal']}" if "goal" in result else ""
     made = f"scale `{result['scale']}`, {seeds_text(seeds_of(result))}, made {result['made']}"
     if is_half_done(result):
-        made += f"; **half done: {result['done']} of {result['wanted']} runs**, the same command continues"
+        made += f"; **incomplete: {result['done']} of {result['wanted']} runs**, the same command continues"
     lines = [f"`{command}`; {made}.", ""]
     lines += [*_table(result), "", *([picture, ""] if picture else []), *_claims(result["claims"])]
     if result["failed"]:

@@ -17,10 +17,7 @@ from fedcohort.experiment.perfect_choice import PERFECT
 
 SCALES = ("smoke", "laptop", "desk", "paper")
 SEEDS = {"smoke": 1, "laptop": 6, "desk": 6, "paper": 6}  # by scale: as many as a verdict on the main claim needs
-OTHERS = {
-    "desk": 3,
-    "paper": 3,
-}  # by scale: seeds of other cells, where runs take minutes; see `StudyWork.wanted`
+OTHERS = {"desk": 3, "paper": 3}  # by scale: seeds of other cells, where runs take minutes; see `StudyWork.wanted`
 PERFECT_ROW = "perfect choice"  # the row of a selector that knows the truth
 PERFECT_COHORTS = "perfect choice, even cohorts"  # beside it, where that one asks some clients only: "complete" for all
 OURS = "not in the paper: "  # how the words of a claim begin that is our own question
@@ -42,11 +39,11 @@ class Quantity:
     alone: bool = False  # whether it is read off this run only, and of no other cell's
 
 
-def quantity(name: str, *, percent: bool | None = None, digits: int = 1) -> Quantity:
+def quantity(name: str, *, digits: int = 1) -> Quantity:
     """A metric of `fedcohort compare` that needs no target; accuracies are printed in percent."""
     known = metric(name)
     shares = ("terminal", "best", "early_stop", "final", "drop", "macro_f1", "f1", "coverage")
-    factor = 100.0 if (name in shares if percent is None else percent) else 1.0
+    factor = 100.0 if name in shares else 1.0
     return Quantity(name, lambda s, _: known.compute(s), known.better, factor, digits, known.missing, alone=True)
 
 
@@ -63,7 +60,7 @@ def until(
         goal = target(record, others)
         if goal is None:
             return None
-        return known.compute(RunRecord(record.config, record.history, record.clients, target=goal, target_metric=of))
+        return known.compute(replace(record, target=goal, target_metric=of))
 
     return Quantity(what, compute, -1, digits=0, missing=known.missing)
 
@@ -84,6 +81,17 @@ def common_target(
         found = [best(curve[: max(int(within * curve.size), 1)]) for curve in curves]
         known = [one.value for one in found if one is not None]
         return share * min(known) if len(known) == len(asked) else None
+
+    return target
+
+
+def share_of_terminal(place: Place, share: float = 1.0) -> Callable[[RunRecord, Lookup], Value]:
+    """A target: a share of the terminal accuracy of another cell's run, same seed."""
+
+    def target(record: RunRecord, others: Lookup) -> Value:
+        del record
+        end = metric("terminal").compute(others(place))
+        return None if end is None else share * end
 
     return target
 
@@ -173,6 +181,15 @@ def of_scale(scale: str, *, smoke: Any, laptop: Any, desk: Any, paper: Any) -> A
     if scale not in choices:
         raise UnknownName.among("scale", scale, SCALES)
     return choices[scale]
+
+
+def and_also(told: Mapping[str, Sequence[str]], *more: str) -> dict[str, Sequence[str]]:
+    """Departures of every scale, and some more.
+
+    >>> and_also({"smoke": ("small",), "paper": ()}, "one seed")
+    {'smoke': ('small', 'one seed'), 'paper': ('one seed',)}
+    """
+    return {scale: (*departures, *more) for scale, departures in told.items()}
 
 
 def given(text: str, more: str) -> str:

@@ -39,12 +39,18 @@ class RoundPolicy:
     close_after: CountOrZero = setting(0, "accepted replies at which a round closes early (0: cohort_size)")
     min_replies: Count = setting(1, "with fewer accepted replies the round is abandoned and the model stays")
     over_select: OverSelect = setting(1.0, "ask this many times cohort_size, or 'adaptive' to follow the drop-out")
-    back_off: NotNegative = setting(0.0, "seconds of pause after an abandoned round, doubling while they follow")
+    back_off: NotNegative = setting(
+        0.0, "seconds of pause after an abandoned round, doubled for each further one in a row"
+    )
     buffer_size: CountOrZero = setting(
-        0, "asynchronous: cohort_size clients are always out, the model moves at every so many updates (0: rounds)"
+        0,
+        "asynchronous: cohort_size clients are always out, the model is updated whenever this many updates have "
+        "arrived (0: rounds)",
     )
     wait_for_slow: Share = setting(0.0, "share of those asked beyond close_after that a round still waits for")
-    use_floor: Share = setting(0.0, "clients used in less than this share of their asks are waited for")
+    use_floor: Share = setting(
+        0.0, "a round waits for clients used in less than this share of the rounds that asked them"
+    )
     weight_by_use: Share = setting(0.0, "weights are divided by the probability of being used to this power")
     size_schedule: Sizes = setting("", "cohort sizes from given rounds on [M_t], e.g. '0:all, 1:10' ('': cohort_size)")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fedcohort.errors import UnknownName
 
 ACCURACY = "accuracy"
-ERRORS = frozenset({"loss", "mae", "mse", "rmse", "gap", "distance"})  # lower is better: told with the sign turned
+ERRORS = frozenset({"loss", "mae", "mse", "rmse", "gap", "distance"})  # lower is better: the sign is flipped
 
 
 def score_of(found: Mapping[str, float], name: str) -> float:

@@ -31,7 +31,7 @@ class RunSettings(RoundPolicy):
     max_privacy: Privacy = setting("P2", "highest privacy level a selector may read")
     max_norm: Norm = setting(math.inf, "updates of a larger norm are rejected")
     score: str = setting(ACCURACY, "metric of the validation data that selectors learn from, e.g. macro_f1, f1, loss")
-    stop_at: Goal = setting(0.0, "validation accuracy (or `score`) at which the run ends (0: it has all its rounds)")
+    stop_at: Goal = setting(0.0, "validation accuracy (or `score`) at which the run ends (0: run all rounds)")
     patience: Patience = setting(
         0, "rounds without a better validation accuracy (or `score`) after which it ends (0: never)"
     )

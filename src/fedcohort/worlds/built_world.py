@@ -108,6 +108,12 @@ class BuiltWorld:
         whole = np.bincount(self.train.clean, minlength=self.classes) / max(self.train.clean.size, 1)
         return js_divergence(self.histogram(clean=True), whole)
 
+    def wrong_labels(self) -> NDArray[np.float64]:
+        """The share of each client's training labels that are wrong (an oracle); 0 where it owns nothing."""
+        wrong = np.concatenate([[0], np.cumsum(self.train.label != self.train.clean)])
+        share: NDArray[np.float64] = np.diff(wrong[self.train.start]) / np.maximum(self.train.sizes, 1)
+        return share
+
 
 @checked
 def build_world(

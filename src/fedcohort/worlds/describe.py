@@ -64,7 +64,6 @@ def describe(world: BuiltWorld, *, params: int = NOMINAL_PARAMS, passes: float =
     """Numbers that say how clients differ. Times are of a round with this many parameters and passes."""
     mix = world.histogram(clean=True)
     js = world.divergence()
-    wrong = _wrong(world)
     ids = np.arange(world.population)
     work = _work(world, ids, params, passes)
     expected = world.expected_seconds(ids, work)
@@ -78,7 +77,7 @@ def describe(world: BuiltWorld, *, params: int = NOMINAL_PARAMS, passes: float =
         "top share": mix.max(axis=1).astype(np.float64).round(3),
         "js": js.round(4),
         "noise": world.noise_rate.astype(np.float64).round(4),
-        "wrong": wrong.round(4),
+        "wrong": world.wrong_labels().round(4),
         "seconds": expected.round(3),
         **_fixed(world),
     }
@@ -131,13 +130,6 @@ def _fixed(world: BuiltWorld) -> dict[str, NDArray[Any]]:
         out["slowness"] = world.fixed["slowness"].astype(np.float64)
     if (world.fixed["lie"] != HONEST).any():
         out["lie"] = np.array([*LIES, "-"])[world.fixed["lie"]]
-    return out
-
-
-def _wrong(world: BuiltWorld) -> Double:
-    """Share of training labels that are wrong, per client."""
-    bad = np.concatenate([[0], np.cumsum(world.train.label != world.train.clean)])
-    out: Double = np.diff(bad[world.train.start]) / np.maximum(world.train.sizes, 1)
     return out
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 from fedcohort.errors import BadParameter, JournalDamaged, StoreError, UnknownName
 from fedcohort.experiment.config import from_toml
 from fedcohort.experiment.metrics import paired
-from fedcohort.experiment.metrics.run_metrics import improvement, terminal, terminal_rounds
+from fedcohort.experiment.metrics.run_metrics import improvement
 from fedcohort.experiment.metrics.settings import counted, setting_key, setting_names
 from fedcohort.experiment.metrics.stored_metrics import Metric, RunRecord, check_goal, metric, record
 from fedcohort.experiment.runs import refuse_deployment
@@ -258,7 +258,7 @@ def _set_target(group: list[RunRecord], chosen: Metric, base: str, by: str, targ
     goal = target
     if goal is None:
         own = [s for s in group if getattr(s.config, by) == base] or group
-        ends = [terminal(s.history.accuracy, terminal_rounds(s.config.rounds)) for s in own]
+        ends = [metric("terminal").compute(s) for s in own]
         known = [e for e in ends if e is not None]
         goal = float(np.mean(known)) if known else math.inf
     for s in group:
@@ -282,14 +282,14 @@ def _setting(
     rest = [i for i, r in enumerate(rows) if r.p is not None]
     adjusted = paired.holm([float(rows[i].p or 0.0) for i in rest])
     for i, p in zip(rest, adjusted, strict=True):
-        rows[i] = _with(rows[i], adjusted=float(p))
+        rows[i] = replace(rows[i], adjusted=float(p))
     reference = [s for s in even or [] if getattr(s.config, by) == base]
     iid = _mean([chosen.compute(s) for s in reference]) if chosen.better > 0 else None
     floor = _mean(list(table.get(base, {}).values()))
     for i, r in enumerate(rows):
         won = None if None in (iid, floor, r.mean) else improvement(r.mean or 0.0, floor or 0.0, iid or 0.0)
         said = "baseline" if r.entry == base else verdict(r, chosen.better, len(rest))
-        rows[i] = _with(r, improvement=won, verdict=said)
+        rows[i] = replace(r, improvement=won, verdict=said)
     rows.sort(
         key=lambda r: (r.entry != base, -_standing(r, chosen.better), r.entry)
     )  # the best right below the baseline
@@ -307,19 +307,19 @@ def _row(entry: str, values: Values, baseline: Values, base: str, better: int) -
     both = [(ordered[s], baseline[s]) for s in seeds]
     keys = [(_order(a, better), _order(b, better)) for a, b in both]
     d = np.array([a - b for a, b in both if a is not None and b is not None], np.float64)
-    out = _with(
+    out = replace(
         row,
         pairs=len(seeds),
         wins=sum(a > b for a, b in keys),
         losses=sum(a < b for a, b in keys),
+        unreached=len(seeds) - d.size,
     )
-    out = _with(out, unreached=len(seeds) - d.size)
     if seeds:
-        out = _with(out, p=paired.sign_test(out.wins, out.losses) if out.unreached else paired.wilcoxon(d))
+        out = replace(out, p=paired.sign_test(out.wins, out.losses) if out.unreached else paired.wilcoxon(d))
     if not d.size:
         return out
     below, above = paired.spread(d)
-    return _with(out, difference=float(d.mean()), difference_low=below, difference_high=above)
+    return replace(out, difference=float(d.mean()), difference_low=below, difference_high=above)
 
 
 def _order(value: float | None, better: int) -> float:
@@ -382,7 +382,3 @@ def _rank_words(entries: list[str], average: Sequence[float], critical: float, b
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return float(np.mean(known)) if known else None
-
-
-def _with(row: Row, **changes: Any) -> Row:
-    return Row(**{**row.__dict__, **changes})

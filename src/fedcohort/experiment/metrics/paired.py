@@ -104,7 +104,7 @@ def wilcoxon(difference: ArrayLike) -> float:
     return float(stats.wilcoxon(d, method=every_sign if d.size <= EXACT else "asymptotic").pvalue)
 
 
-def signed_rank_interval(difference: ArrayLike, level: float = 0.95) -> tuple[float, float]:
+def signed_rank_interval(difference: ArrayLike) -> tuple[float, float]:
     """The interval that belongs to :func:`wilcoxon`: the shifts that the exact test does not refuse.
 
     It leaves zero out exactly where the test finds a difference at this level (ties aside), and holds its level however
@@ -122,7 +122,7 @@ def signed_rank_interval(difference: ArrayLike, level: float = 0.95) -> tuple[fl
     for size in range(1, x.size + 1):  # how many sets of ranks have each sum
         ways = np.concatenate([ways, np.zeros(size)]) + np.concatenate([np.zeros(size), ways])
     below = np.cumsum(ways) / ways.sum()
-    left_out = int(np.searchsorted(below, (1 - level) / 2, side="right"))
+    left_out = int(np.searchsorted(below, (1 - LEVEL) / 2, side="right"))
     return float(pairs[left_out - 1]), float(pairs[-left_out])
 
 
@@ -150,20 +150,20 @@ def holm(p: ArrayLike) -> Double:
     return out
 
 
-def average_ranks(values: ArrayLike, better: int = 1) -> Double:
-    """Mean rank over rows (worlds) of each column; rank 1 is the best, ties share, +-inf is allowed."""
-    x = -better * np.asarray(values, np.float64)
+def average_ranks(values: ArrayLike) -> Double:
+    """Mean rank over rows (worlds) of each column; rank 1 is the highest, ties share, +-inf is allowed."""
+    x = -np.asarray(values, np.float64)
     return np.asarray(np.mean([rank(row) + 1.0 for row in x], axis=0), np.float64)
 
 
-def critical_difference(k: int, n: int, level: float = LEVEL) -> float:
+def critical_difference(k: int, n: int) -> float:
     """Nemenyi: average ranks of k over n worlds that differ by less cannot be told apart."""
-    return studentised_range(k, level) / math.sqrt(2.0) * math.sqrt(k * (k + 1) / (6.0 * n))
+    return studentised_range(k) / math.sqrt(2.0) * math.sqrt(k * (k + 1) / (6.0 * n))
 
 
 @cache
-def studentised_range(k: int, level: float = LEVEL) -> float:
+def studentised_range(k: int) -> float:
     """Quantile of the range of k standard normals."""
     from scipy import stats
 
-    return float(stats.studentized_range.ppf(level, k, math.inf))
+    return float(stats.studentized_range.ppf(LEVEL, k, math.inf))

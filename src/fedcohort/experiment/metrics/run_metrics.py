@@ -46,16 +46,6 @@ class At:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
-    """Early stopping: test value at the best validation round, and the round after which training would have ended."""
-
-    value: float
-    round: int
-    stopped: int
-    patience: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Reached:
     """When a target was first reached: the round (0-based), how many rounds that took, and the virtual time."""
 
@@ -74,8 +64,6 @@ class Participation:
     jain: float | None
     coverage: float
     ratio: float | None
-    most: int
-    least: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +73,6 @@ class Spread:
     mean: float
     variance: float
     worst_tenth: float
-    least: float
-    clients: int
 
 
 def best(values: ArrayLike) -> At | None:
@@ -105,7 +91,7 @@ def final(values: ArrayLike) -> float | None:
     return float(x[known[-1]]) if known.size else None
 
 
-def early_stop(validation: ArrayLike, test: ArrayLike, patience: int | None = None) -> Stopped | None:
+def early_stop(validation: ArrayLike, test: ArrayLike, patience: int | None = None) -> At | None:
     """Test value at the best validation round (the first of equals), among rounds in which both were measured.
 
     With patience p training ends after the p-th measured round in a row that is no better than the best so far.
@@ -122,7 +108,7 @@ def early_stop(validation: ArrayLike, test: ArrayLike, patience: int | None = No
     out = np.flatnonzero(since >= patience) if patience is not None else np.empty(0, np.int64)
     end = int(out[0]) if out.size else rounds.size - 1
     chosen = int(np.argmax(v[rounds[: end + 1]]))
-    return Stopped(float(t[rounds[chosen]]), int(rounds[chosen]), int(rounds[end]), patience)
+    return At(float(t[rounds[chosen]]), int(rounds[chosen]))
 
 
 def terminal(values: ArrayLike, last: int | float = TERMINAL) -> float | None:
@@ -161,12 +147,6 @@ def improvement(value: float, base: float, iid: float) -> float | None:
     return (value - base) / (iid - base) if iid > base else None
 
 
-def confusion(labels: ArrayLike, predictions: ArrayLike, classes: int) -> Double:
-    """Counts [true class, predicted class]."""
-    y, p = np.asarray(labels, np.int64), np.asarray(predictions, np.int64)
-    return np.bincount(y * classes + p, minlength=classes * classes).reshape(classes, classes).astype(np.float64)
-
-
 def f1(labels: ArrayLike, predictions: ArrayLike, positive: int = 1, zero_division: float = 0.0) -> float:
     """2 TP / (2 TP + FP + FN) of the positive class. FLASH-RL's code counts 0 / 0 as 1; the default counts it 0."""
     y, p = np.asarray(labels) == positive, np.asarray(predictions) == positive
@@ -193,9 +173,9 @@ def participation(counts: ArrayLike) -> Participation:
     """Fairness of how often each client was asked."""
     n = np.asarray(counts, np.float64)
     if not n.size:
-        return Participation(None, 0.0, None, 0, 0)
+        return Participation(None, 0.0, None)
     least, most = int(n.min()), int(n.max())
-    return Participation(jain(n) if most else None, float((n > 0).mean()), most / least if least else None, most, least)
+    return Participation(jain(n) if most else None, float((n > 0).mean()), most / least if least else None)
 
 
 def spread(accuracy: ArrayLike) -> Spread | None:
@@ -205,7 +185,7 @@ def spread(accuracy: ArrayLike) -> Spread | None:
     if not x.size:
         return None
     tenth = x[: max(math.ceil(x.size / 10), 1)]
-    return Spread(float(x.mean()), float(x.var()), float(tenth.mean()), float(x[0]), int(x.size))
+    return Spread(float(x.mean()), float(x.var()), float(tenth.mean()))
 
 
 def regret(reward: ArrayLike, cohorts: Sequence[Index], available: Sequence[Index] | None = None) -> Double:
@@ -242,7 +222,7 @@ def dueling_regret(preference: ArrayLike, cohorts: Sequence[Index]) -> Double | 
     return np.cumsum(np.array(loss, np.float64))
 
 
-def words(value: Any, digits: int = 4, missing: str = NOT_REACHED) -> str:
+def words(value: Any, missing: str = NOT_REACHED) -> str:
     """A number as a person reads it; None is "not reached", or another word for what is missing."""
     if value is None:
         return missing
@@ -250,4 +230,4 @@ def words(value: Any, digits: int = 4, missing: str = NOT_REACHED) -> str:
         return "-" if math.isnan(value) else str(value)
     if isinstance(value, float) and abs(value) >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -39,7 +39,6 @@ class RunRecord:
     history: History
     clients: NDArray[np.float64] | None = None  # accuracy of the final model on every client
     target: float | None = None
-    patience: int | None = None
     target_metric: str = "accuracy"  # the column that has to reach the target
     folder: Path | None = None  # where the run is, for what only its journal knows
     contents: Mapping[str, str] = field(default_factory=dict)  # digests of what its texts only name
@@ -77,11 +76,10 @@ class RunRecord:
         return float(found[-1]) if found.size else None
 
 
-def record(folder: Path, target: float | None = None, patience: int | None = None) -> RunRecord:
+def record(folder: Path) -> RunRecord:
     """A run folder to be measured."""
     found = read(folder)
-    made = RunRecord(found.config, found.history, client_accuracy(folder), target, patience, folder=folder)
-    return placed(made, folder)
+    return placed(RunRecord(found.config, found.history, client_accuracy(folder)), folder)
 
 
 def placed(made: RunRecord, folder: Path) -> RunRecord:
@@ -138,7 +136,7 @@ _ALL = (
         "early_stop",
         "test accuracy at the best validation round",
         1,
-        lambda s: _of(metrics.early_stop(s.history.column("score"), s.history.accuracy, s.patience), "value"),
+        lambda s: _of(metrics.early_stop(s.history.column("score"), s.history.accuracy), "value"),
     ),
     Metric("final", "test accuracy of the last model", 1, lambda s: metrics.final(s.history.accuracy)),
     Metric(
@@ -176,7 +174,9 @@ _ALL = (
     ),
     Metric("jain", "Jain's index of how often clients were asked", 1, lambda s: s.participation().jain),
     Metric("coverage", "share of clients asked at least once", 1, lambda s: s.participation().coverage),
-    Metric("never_used", "share of clients asked in vain, time and again", -1, lambda s: s.history.usage().never_share),
+    Metric(
+        "never_used", "share of clients asked repeatedly but never used", -1, lambda s: s.history.usage().never_share
+    ),
     Metric(
         "max_min",
         "most often / least often asked (-: somebody was not)",

@@ -20,7 +20,7 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     run,
     windows,
 )
-from fedcohort.papers.study import SEEDS, Cell, Claim, Study, row_beats
+from fedcohort.papers.study import SEEDS, Cell, Claim, Study, and_also, row_beats
 
 CENTRES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 HALF = 0.1  # a group is everybody whose alpha is this near
@@ -68,13 +68,10 @@ STUDIES = (
         cells,
         claims,
         {**SEEDS, "laptop": 8},  # enough to decide so many claims
-        {
-            scale: (
-                *told,
-                "groups are the clients with alpha within 0.1 of 0, 0.2, ..., 1 that were asked (uniformly), instead "
-                "of ten clients each that are measured in every round",
-            )
-            for scale, told in DEPARTURES.items()
-        },
+        and_also(
+            DEPARTURES,
+            "groups are the clients with alpha within 0.1 of 0, 0.2, ..., 1 that were asked (uniformly), instead of "
+            "ten clients each that are measured in every round",
+        ),
     ),
 )

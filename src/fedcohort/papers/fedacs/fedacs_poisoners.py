@@ -15,7 +15,19 @@ from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.fedacs.fedacs_fig10 import TRAFFIC, overhead
 from fedcohort.papers.fedacs.fedacs_setting import ACS, BASE, DEPARTURES, OORT, UNIFORM, alphas, reading, run
 from fedcohort.papers.published import published
-from fedcohort.papers.study import OURS, PERFECT_ROW, SEEDS, Cell, Claim, Study, beats, our_own, quantity
+from fedcohort.papers.study import (
+    OURS,
+    PERFECT_ROW,
+    SEEDS,
+    Cell,
+    Claim,
+    Study,
+    and_also,
+    beats,
+    given,
+    our_own,
+    quantity,
+)
 from fedcohort.worlds.faults import HONEST
 
 POISONED = 0.2  # share of the clients
@@ -30,7 +42,7 @@ MEAN_ALPHA = "mean alpha of those asked in the end"
 def poisoned(scale: str, who: str) -> Mapping[str, Any]:
     """The keys of a run in which a fifth of the clients have wrong labels only."""
     keys = dict(run(scale, UNIFORM, OORT if who == UNBANNED else who))
-    keys["world"] = f"{keys['world'][:-1]}, label_flipped={POISONED})"
+    keys["world"] = given(keys["world"], f"label_flipped={POISONED}")
     if who == UNBANNED:
         keys["selector"] = "oort(preset='fedacs', blacklist=0)"
     return keys
@@ -114,7 +126,7 @@ STUDIES = (
         poison_cells,
         poison_claims,
         _ENOUGH,
-        {s: (*told, *_ARGUED) for s, told in DEPARTURES.items()},
+        and_also(DEPARTURES, *_ARGUED),
     ),
     Study(
         "fedacs:insight",

@@ -137,9 +137,9 @@ def improvement(base: Place, iid: Place) -> Quantity:
     return Quantity("relative improvement", compute, 1, 100.0, 0, "no gap")
 
 
-def windows(scale: str, count: int = 4) -> dict[str, tuple[int, int]]:
-    """The run in equal pieces, by heading: first round and the one after the last."""
-    edges = np.linspace(0, ROUNDS[scale], count + 1).astype(int).tolist()
+def windows(scale: str) -> dict[str, tuple[int, int]]:
+    """The run in four equal pieces, by heading: first round and the one after the last."""
+    edges = np.linspace(0, ROUNDS[scale], 5).astype(int).tolist()
     return {f"rounds {a + 1}-{b}": (a, b) for a, b in pairwise(edges)}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.papers.fedacs.fedacs_setting import (
     ACS,
     BASE,
@@ -22,11 +21,11 @@ from fedcohort.papers.study import (
     SEEDS,
     Cell,
     Claim,
-    Lookup,
-    Quantity,
     Study,
+    and_also,
     beats,
     row_beats,
+    share_of_terminal,
     until,
 )
 
@@ -35,21 +34,10 @@ SHARE = 0.95  # of the baseline's terminal accuracy
 PAIRS = ((ACS, BASE), (REXP3, BASE), (OORT, BASE), (BASE, CMFL), (ACS, REXP3))
 
 
-def rounds(world: str) -> Quantity:
-    """Rounds until most of what the baseline reaches in the end, same world and seed."""
-
-    def goal(record: RunRecord, others: Lookup) -> float | None:
-        del record
-        end = metric("terminal").compute(others((BASE, world)))
-        return None if end is None else SHARE * end
-
-    return until(goal)
-
-
 def cells(scale: str) -> Sequence[Cell]:
     """Five methods and a perfect choice x three environments."""
     return [
-        Cell(who, world, run(scale, world, who), rounds(world), printed.get(who))
+        Cell(who, world, run(scale, world, who), until(share_of_terminal((BASE, world), SHARE)), printed.get(who))
         for world, printed in PUBLISHED.items()
         for who in (*RIVALS, PERFECT_ROW)
     ]
@@ -77,9 +65,6 @@ STUDIES = (
         cells,
         claims,
         SEEDS,
-        {
-            scale: (*told, "the target is 95 % of the baseline's terminal accuracy (the paper's: 98 to 99 %)")
-            for scale, told in DEPARTURES.items()
-        },
+        and_also(DEPARTURES, "the target is 95 % of the baseline's terminal accuracy (the paper's: 98 to 99 %)"),
     ),
 )

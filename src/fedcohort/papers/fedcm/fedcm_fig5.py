@@ -11,9 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
+from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.fedcm.fedcm_setting import AVG, CLASS, CLIENT, DEPARTURES, PDP, PROX, run
-from fedcohort.papers.study import SEEDS, Cell, Claim, Lookup, Quantity, Study, Value, beats, our_own, quantity, until
+from fedcohort.papers.study import (
+    SEEDS,
+    Cell,
+    Claim,
+    Lookup,
+    Quantity,
+    Study,
+    Value,
+    and_also,
+    beats,
+    our_own,
+    quantity,
+    share_of_terminal,
+    until,
+)
 
 ALPHAS = (0.1, 5.0)
 EPOCHS = (1, 5)
@@ -67,13 +81,6 @@ def spread_claims(scale: str) -> Sequence[Claim]:
     ]
 
 
-def reached(record: RunRecord, others: Lookup) -> Value:
-    """90 % of what FedAvg reaches with the most skewed data, same seed."""
-    del record
-    end = metric("terminal").compute(others((AVG, accuracy_at(CURVE[0]))))
-    return None if end is None else 0.9 * end
-
-
 def accuracy_at(alpha: float) -> str:
     """The heading of a column of Fig. 6."""
     return f"alpha {alpha:g}: accuracy"
@@ -87,11 +94,12 @@ def rounds_at(alpha: float) -> str:
 def curve_cells(scale: str) -> Sequence[Cell]:
     """Conventional sampling in class heterogeneity of three strengths: accuracy, and rounds to a common target."""
     found = []
+    rounds = until(share_of_terminal((AVG, accuracy_at(CURVE[0])), 0.9))
     for who in SAMPLERS:
         for alpha in CURVE:
             keys = keys_of(scale, CLASS, alpha, who)
             found.append(Cell(who, accuracy_at(alpha), keys, quantity("terminal")))
-            found.append(Cell(who, rounds_at(alpha), keys, until(reached)))
+            found.append(Cell(who, rounds_at(alpha), keys, rounds))
     return found
 
 
@@ -119,7 +127,7 @@ STUDIES = (
         spread_cells,
         spread_claims,
         {**SEEDS, "laptop": 8},
-        {s: (*told, _OWN) for s, told in DEPARTURES.items()},
+        and_also(DEPARTURES, _OWN),
     ),
     Study(
         "fedcm:fig6",
@@ -127,6 +135,6 @@ STUDIES = (
         curve_cells,
         curve_claims,
         {**SEEDS, "laptop": 9},
-        {s: (*told, "the target is 90 % of FedAvg's end with alpha 0.1, same seed") for s, told in DEPARTURES.items()},
+        and_also(DEPARTURES, "the target is 90 % of FedAvg's end with alpha 0.1, same seed"),
     ),
 )

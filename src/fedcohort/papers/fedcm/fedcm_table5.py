@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
 from fedcohort.papers.fedcm.fedcm_setting import AVG, DEPARTURES, WORLDS, row
 from fedcohort.papers.fedcm.fedcm_table4 import Numbers, grid, rivals
 from fedcohort.papers.published import published
-from fedcohort.papers.study import SEEDS, Cell, Claim, Lookup, Quantity, Study, until
+from fedcohort.papers.study import SEEDS, Cell, Claim, Study, and_also, share_of_terminal, until
 
 PUBLISHED: Numbers = published("fedcm", "table5")
 
 
-def rounds(world: str) -> Quantity:
-    """Rounds until the terminal accuracy of FedAvg, same world and seed."""
-
-    def goal(record: RunRecord, others: Lookup) -> float | None:
-        del record
-        return metric("terminal").compute(others((row(world, None), AVG)))
-
-    return until(goal)
-
-
 def cells(scale: str) -> Sequence[Cell]:
-    """As Table 4."""
-    return grid(scale, {world: rounds(world) for world in WORLDS}, PUBLISHED)
+    """As Table 4: rounds until the terminal accuracy of FedAvg, same world and seed."""
+    rounds = {world: until(share_of_terminal((row(world, None), AVG))) for world in WORLDS}
+    return grid(scale, rounds, PUBLISHED)
 
 
 def claims(scale: str) -> Sequence[Claim]:
@@ -41,6 +31,6 @@ STUDIES = (
         cells,
         claims,
         SEEDS,
-        {scale: (*told, "the target is FedAvg's terminal accuracy, same seed") for scale, told in DEPARTURES.items()},
+        and_also(DEPARTURES, "the target is FedAvg's terminal accuracy, same seed"),
     ),
 )

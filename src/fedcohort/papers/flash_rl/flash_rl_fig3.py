@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
-from fedcohort.papers.flash_rl.flash_rl_setting import AGENT, FEDAVG, FLASHRL
+from fedcohort.papers.flash_rl.flash_rl_setting import AGENT, FEDAVG, FLASHRL, mean_seconds
 from fedcohort.papers.published import published
 from fedcohort.papers.study import (
     PERFECT_ROW,
@@ -102,11 +100,6 @@ def goal(f1: str, division: str) -> Callable[[RunRecord, Lookup], Value]:
     return common_target(places, of=f1, within=SHARE[division])
 
 
-def _latency(record: RunRecord, _: Lookup) -> Value:
-    plain = record.history.column("seconds")[record.history.column("probed") == 0]
-    return float(np.mean(plain)) if plain.size else None
-
-
 def cells(case: Case, scale: str) -> Sequence[Cell]:
     """Three rows; F1, rounds to the target, and what a round takes, per division."""
     f1 = measure(case, scale)
@@ -116,7 +109,7 @@ def cells(case: Case, scale: str) -> Sequence[Cell]:
             keys = run(case, scale, division, row)
             printed = PUBLISHED.get(division, {}) if case is MOBIFALL else {}
             rounds = until(goal(f1, division), of=f1)
-            time = Quantity("milliseconds of a round", _latency, better=-1, factor=1000.0)
+            time = Quantity("milliseconds of a round", mean_seconds, better=-1, factor=1000.0)
             found += [
                 Cell(row, column(division, "F1 (%)"), keys, quantity(f1)),
                 Cell(row, column(division, "rounds"), keys, rounds, printed.get(row)),

@@ -126,13 +126,14 @@ def run(scale: str, data: str, division: str, row: str, published: int) -> Mappi
     }
 
 
+def mean_seconds(record: RunRecord, _: Lookup) -> Value:
+    """Of a round, without the warm-up."""
+    plain = record.history.column("seconds")[record.history.column("probed") == 0]
+    return float(np.mean(plain)) if plain.size else None
+
+
 def latency(scale: str, data: str, published: int) -> Quantity:
     """Seconds of the published number of rounds with the published network, without the warm-up."""
     size = of_scale(scale, smoke=DIGITS, laptop=SMALL[data], desk=SMALL[data], paper=PARAMETERS[data])
     factor = PARAMETERS[data] / size * published
-
-    def compute(record: RunRecord, _: Lookup) -> Value:
-        plain = record.history.column("seconds")[record.history.column("probed") == 0]
-        return float(np.mean(plain)) if plain.size else None
-
-    return Quantity("latency", compute, better=-1, factor=factor, digits=1)
+    return Quantity("latency", mean_seconds, better=-1, factor=factor, digits=1)

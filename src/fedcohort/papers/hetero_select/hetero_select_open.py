@@ -27,6 +27,7 @@ from fedcohort.papers.study import (
     Quantity,
     Study,
     Value,
+    and_also,
     beats,
     given,
     of_scale,
@@ -53,8 +54,7 @@ _ENOUGH = {**SEEDS, "laptop": 7}
 
 def changed(scale: str, **options: Any) -> str:
     """HeteRo-Select's text with other options."""
-    more = ", ".join(f"{key}={value!r}" for key, value in options.items())
-    return f"{hetero(scale)[:-1]}, {more})" if more else hetero(scale)
+    return given(hetero(scale), ", ".join(f"{key}={value!r}" for key, value in options.items()))
 
 
 def weight_cells(scale: str) -> Sequence[Cell]:
@@ -215,7 +215,7 @@ STUDIES = (
         grid_cells,
         grid_claims,
         _ENOUGH,
-        {scale: (*told, _LEFT_OUT) for scale, told in DEPARTURES.items()},
+        and_also(DEPARTURES, _LEFT_OUT),
     ),
     Study(
         "hetero-select:availability",
@@ -231,6 +231,6 @@ STUDIES = (
         angle_cells,
         angle_claims,
         _ENOUGH,
-        {scale: (*told, ANGLES) for scale, told in DEPARTURES.items()},
+        and_also(DEPARTURES, ANGLES),
     ),
 )

@@ -6,7 +6,19 @@ from collections.abc import Sequence
 
 from fedcohort.papers.hetero_select.hetero_select_setting import DEPARTURES, STABLE, hetero, oort, run
 from fedcohort.papers.published import published
-from fedcohort.papers.study import OURS, PERFECT_ROW, SEEDS, Cell, Claim, Study, beats, perfect, quantity, row_beats
+from fedcohort.papers.study import (
+    OURS,
+    PERFECT_ROW,
+    SEEDS,
+    Cell,
+    Claim,
+    Study,
+    and_also,
+    beats,
+    perfect,
+    quantity,
+    row_beats,
+)
 
 ADDITIVE, MULTIPLICATIVE, OORT = "HeteRo-Select, additive", "HeteRo-Select, multiplicative", "Oort"
 FULL, HALF = "FedProx, all clients", "FedProx, random half"
@@ -125,7 +137,7 @@ STUDIES = (
         mu_cells,
         mu_claims,
         SEEDS,
-        {scale: (*told, _EXPLORATIVE) for scale, told in DEPARTURES.items()},
+        and_also(DEPARTURES, _EXPLORATIVE),
     ),
     Study(
         "hetero-select:participation",
@@ -133,6 +145,6 @@ STUDIES = (
         participation_cells,
         participation_claims,
         SEEDS,
-        {scale: (*told, _EVERYBODY) for scale, told in DEPARTURES.items()},
+        and_also(DEPARTURES, _EVERYBODY),
     ),
 )
