@@ -128,9 +128,9 @@ def test_departures_are_told_once():
     later = result("flash:fig3", "FLASH, Fig. 3", departures=("short", "noisy", "few clients"))
     other = result("flash:fig5", "FLASH, Fig. 5", departures=("short",))
     text = paper_pages.paper_page("flash", [first, later, other])
-    assert "Departures from the paper: short; noisy.\n" in text
-    assert "Departures from the paper: as in *Table I: both* above; few clients.\n" in text
-    assert "Departures from the paper: short.\n" in text
+    assert "Departures from the paper:\n\n* short\n* noisy\n" in text
+    assert "Departures from the paper:\n\n* as in *Table I: both* above\n* few clients\n" in text
+    assert "Departures from the paper:\n\n* short\n" in text
 
 
 def test_a_difference_is_over_seeds_that_have_every_column():

@@ -21,6 +21,7 @@ from fedcohort.papers.paper_evidence import (
 )
 from fedcohort.papers.paper_summaries import SUMMARIES, PaperSummary
 from fedcohort.papers.result_files import picture_name
+from fedcohort.papers.results_page import departures_list
 from fedcohort.papers.results_page import told as table_of
 from fedcohort.papers.verdicts import FAILS, HOLDS, NOISE
 
@@ -229,7 +230,7 @@ def _departures(about: PaperSummary, result: Result, above: Sequence[Result]) ->
         base = max(bases, key=lambda other: len(other["departures"]))
         own = [departure for departure in mine if departure not in base["departures"]]
         parts = [f"as in *{_heading(about, base)}* above", *own]
-    return [f"Departures from the paper: {'; '.join(parts)}.", ""] if parts else []
+    return departures_list(parts)
 
 
 def _heading(about: PaperSummary, result: Result) -> str:

@@ -15,9 +15,12 @@ from fedcohort.papers.verdicts import UNDECIDED, UNKNOWN
 def markdown(result: Mapping[str, Any]) -> str:
     """One result with everything that is known of it, as the command prints it."""
     lines = [f"## {result['title']}", *told(result), ""]
-    if result["departures"]:
-        lines += ["Departures from the paper: " + "; ".join(result["departures"]) + ".", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *departures_list(result["departures"])])
+
+
+def departures_list(departures: Sequence[str]) -> list[str]:
+    """How runs depart from the paper, one a line."""
+    return ["Departures from the paper:", "", *(f"* {one}" for one in departures), ""] if departures else []
 
 
 def told(result: Mapping[str, Any], picture: str = "") -> list[str]:

@@ -7,12 +7,11 @@ over rounds of (mean worth of the best clients that could be asked - mean worth 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from fedcohort.experiment.metrics import run_metrics as metrics
 from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.experiment.perfect_choice import PerfectChoice
 from fedcohort.papers.flash import flash_setting as flash
@@ -131,22 +130,13 @@ def lambda_claims(scale: str) -> Sequence[Claim]:
     return our_own([*found, accurate])
 
 
-def _stop(patience: int | None) -> Callable[[RunRecord, Lookup], Value]:
-    def compute(record: RunRecord, _: Lookup) -> Value:
-        found = metrics.early_stop(record.history.column("score"), record.history.accuracy, patience)
-        return None if found is None else found.value
-
-    return compute
-
-
 def stop_cells(scale: str) -> Sequence[Cell]:
     """Table I's runs with both heterogeneities and FedAvg: the best accuracy, and the one that validation data find."""
     found = []
-    early = Quantity("early_stop", _stop(None), 1, 100.0, alone=True)
     for row in STOPPED:
         selector, loss = flash.who(scale, row)
         keys = flash.run(scale, selector, flash.world(30, 15, scale=scale), loss=loss)
-        found += [Cell(row, BEST, keys, quantity("best")), Cell(row, EARLY, keys, early)]
+        found += [Cell(row, BEST, keys, quantity("best")), Cell(row, EARLY, keys, quantity("early_stop"))]
     return found
 
 
