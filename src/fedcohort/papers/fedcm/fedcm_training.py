@@ -19,7 +19,7 @@ ROWS = ((AVG, None), (PDP, None), (UCB, "accuracy"))  # algorithm, and score of 
 PERFECT = (PERFECT_ROW, None)
 _WHEN = (
     "a rate that falls: a tenth of that of Table 4, which was not chosen again, after half of the rounds and a "
-    "hundredth after three quarters, as in later code of the same group"
+    "hundredth after three quarters (at scale desk after 51 and 76), as in later code of the same group"
 )
 _IMAGES = "augmentation: random crops and flips, as standard augmentation is usually understood"
 

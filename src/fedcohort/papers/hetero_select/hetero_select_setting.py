@@ -20,10 +20,16 @@ _PERFECT = (
     "a perfect choice asks the same few cohorts in turn, so that every second round would show one of them only: it is "
     "evaluated in every round, which raises its peak a little"
 )
+_DIVISION = (
+    "the division is by client: the shares of each class over the clients are Dirichlet(0.1), so that clients hold very "
+    "different numbers of images, which the plain mean weighs all the same; the summary does not say which Dirichlet"
+)
 DEPARTURES = {
     "smoke": ("8 x 8 digits, a small perceptron, 6 rounds: it shows that everything runs, and nothing else",),
     "laptop": (
         "the PyTorch-tutorial CNN (62,006 parameters); the summary names no network",
+        _DIVISION,
+        "15 % of each client's samples are held out as its own validation data",
         "4 % of the training data (150 samples per client on average), batch 32, momentum 0.9; E = 5, lr 0.01 as told",
         "50 rounds instead of 100, and a temperature that falls over these",
         "Oort with its blacklist: who was asked more than 10 times may be left out, at most 3 at a time",
@@ -33,6 +39,7 @@ DEPARTURES = {
     ),
     "desk": (
         "the PyTorch-tutorial CNN with group normalisation; the summary names no network",
+        _DIVISION,
         _SAMPLES,
         "100 rounds, E = 5, lr 0.01 as told; batch 64, momentum 0.9: not stated",
         _NO_BLACKLIST,
@@ -42,6 +49,7 @@ DEPARTURES = {
     ),
     "paper": (
         "ResNet-18 with group normalisation, batch 64, momentum 0.9, no augmentation: not stated",
+        _DIVISION,
         _SAMPLES,
         _NO_BLACKLIST,
         "gamma = 0.7, tau0 = 1, all weights 1: tau0 of the main runs is not stated",
