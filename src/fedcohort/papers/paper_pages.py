@@ -45,7 +45,8 @@ READING = f"""## How to read the tables
 
 * Each cell is **ours** (mean over seeds; in brackets their range, from five seeds on the 95 % bootstrap interval) and,
   after the slash, the published number (averages of published numbers are ours). "n = 2": of two seeds, where other
-  cells have more: compare such cells in the claims, which are paired by seed. "(3 of 6)": three of six seeds reached the target.
+  cells have more: compare such cells in the claims, which are paired by seed. "(3 of 6)": three of six seeds reached
+  the target.
 * Scales: `laptop` has smaller networks, fewer samples and fewer rounds than the papers; `desk` comes nearer to their
   clients, samples and local epochs. Each page says where its runs depart from the paper. Absolute numbers are not
   comparable; what is checked are orderings and differences.

@@ -21,8 +21,8 @@ _PERFECT = (
     "evaluated in every round, which raises its peak a little"
 )
 _DIVISION = (
-    "the division is by client: the shares of each class over the clients are Dirichlet(0.1), so that clients hold very "
-    "different numbers of images, which the plain mean weighs all the same; the summary does not say which Dirichlet"
+    "the division is by client: the shares of each class over the clients are Dirichlet(0.1), so that clients hold "
+    "very different numbers of images, and the plain mean weighs all the same; the summary does not say which Dirichlet"
 )
 DEPARTURES = {
     "smoke": ("8 x 8 digits, a small perceptron, 6 rounds: it shows that everything runs, and nothing else",),
