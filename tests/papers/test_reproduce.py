@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -210,9 +211,11 @@ def test_runs_of_the_main_claim_come_first_and_can_be_asked_for_alone():
     assert {run.selector for run in runs[:14]} == {"oort", "uniform"}
     assert [(run.selector, run.seed) for run in runs[14:21]] == [("ucb1", seed) for seed in range(7)]
     assert {run.selector for run in runs[21:]} == {"afl"}
-    main = work.runs(main=True)
-    assert {run.selector for run in main} == {"oort", "uniform", "ucb1"}
-    assert sorted(run.seed for run in main) == sorted([*range(6)] * 3)  # six seeds decide
+    study = replace(work.study, seeds=dict.fromkeys(SCALES, 8))
+    for seeds, run_for in ((None, 6), (7, 7), (3, 3)):  # six decide; who names a number gets it
+        main = reproduce.plan(study, "smoke", seeds).runs(main=True)
+        assert {run.selector for run in main} == {"oort", "uniform", "ucb1"}
+        assert sorted(run.seed for run in main) == sorted([*range(run_for)] * 3)
 
 
 def difference_study(derived_first: bool = False) -> Study:

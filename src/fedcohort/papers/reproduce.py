@@ -60,6 +60,7 @@ class StudyWork:
     asked: tuple[int, ...] = ()  # the seeds that are run
     others: int | None = None  # how many of them cells are run for that are not in the main claim; None: all
     goal: int = 0  # seeds of every cell, where more were asked for than the study has by itself
+    decisive: int = VERDICT_SEEDS  # how many of those asked for are run for the main claim alone
     errors: dict[str, str] = field(default_factory=dict)  # run id -> why it failed
     known: Known = field(default_factory=dict)  # numbers that were written down before
     against: dict[Place, list[Place]] = field(default_factory=dict)  # what cells were measured against then
@@ -73,7 +74,7 @@ class StudyWork:
     def wanted(self, main: bool = False) -> list[tuple[Place, int]]:
         """Cells and seeds to be run for: those of the main claim, a perfect choice beside it, then the others.
 
-        Seed by seed. With `main` no others, and as many seeds as a verdict needs.
+        Seed by seed. With `main` no others, and as many seeds as a verdict needs or as were asked for.
         """
         claims = self.study.claims(self.scale)
         first = self._places(claims[:1])
@@ -83,7 +84,7 @@ class StudyWork:
         few = self.asked[: self.others]
         ordered = [at for at in self.configs if at[1] in (self.asked if at[0] in decided else few)]
         if main:
-            ordered = [at for at in ordered if rank[at] < 2 and at[1] in self.asked[:VERDICT_SEEDS]]
+            ordered = [at for at in ordered if rank[at] < 2 and at[1] in self.asked[: self.decisive]]
         return sorted(ordered, key=lambda at: (rank[at], at[1]))
 
     def runs(self, main: bool = False) -> list[RunConfig]:
@@ -128,7 +129,7 @@ def plan(
     others = None if seeds else OTHERS.get(scale)
     runs = {text: text.digests(every) for text in set(texts.values())}
     digests = {(place, s): runs[texts[place]][s] for place, s in configs}
-    work = StudyWork(study, scale, numbers, cells, configs, digests, asked, others, goal)
+    work = StudyWork(study, scale, numbers, cells, configs, digests, asked, others, goal, seeds or VERDICT_SEEDS)
     work.against = {(c["row"], c["column"]): [(r, k) for r, k in c.get("against", ())] for c in before.get("cells", ())}
     work.known = known | _kept(before, digests)
     return work
