@@ -1,6 +1,5 @@
 """The FedACS studies: published numbers against each other, what is read off a run, one figure end to end."""
 
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,13 +11,16 @@ from fedcohort.experiment.config import from_mapping
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, record
 from fedcohort.experiment.runs import build, build_world_for
 from fedcohort.experiment.store import Store
-from fedcohort.papers import reproduce
+from fedcohort.papers import reproduce, results_page
 from fedcohort.papers.fedacs import fedacs_fig2, fedacs_fig4, fedacs_fig8, fedacs_fig9, fedacs_fig10, fedacs_poisoners
 from fedcohort.papers.fedacs import fedacs_setting as fedacs
 from fedcohort.papers.fedacs import fedacs_table2 as table2
 from fedcohort.papers.fedacs import fedacs_table3 as table3
+from fedcohort.papers.study import SCALES, Cell, Claim, Study, beats, quantity
 from fedcohort.registry.lookup import make_selector, make_task_spec, make_world_spec
 from fedcohort.rounds.history import History
+
+from .tiny_study import RUN
 
 IDS = ["table2", "table3", "fig2", "fig5", "fig4", "fig6d", "fig7", "fig8", "fig9", "fig10", "poisoners", "insight"]
 
@@ -129,16 +131,55 @@ def test_groups_are_by_true_skewness(done):
     assert fedacs_fig8.mean_alpha(2, 7)(seen) == pytest.approx(float(mean))
 
 
-def test_improvement_is_against_runs_of_the_same_seed(done):
-    seen = run_of(done, fedacs_fig8.row(fedacs_fig8.ALPHA, fedacs.ACS))
-    own, base, even = (replace(seen, history=_flat(seen.history, a)) for a in (0.6, 0.5, 0.7))
-    what = fedacs.improvement(("base", "x"), ("iid", "x"))
-    assert what.compute(own, lambda place: {"base": base, "iid": even}[place[0]]) == pytest.approx(0.5)
-    assert what.compute(own, lambda place: {"base": base, "iid": base}[place[0]]) is None
+def gained(tmp_path, **accuracy):
+    """A study of three accuracies by seed, all known without a run, and the improvement that is derived from them."""
+    places = [(row, "x") for row in ("own", "base", "iid")]
+    chosen = dict(zip(accuracy, ("uniform", "oort", "afl"), strict=True))
+
+    def cells(scale):
+        del scale
+        found = [Cell(who, "x", {**RUN, "selector": chosen[who]}, quantity("terminal")) for who in accuracy]
+        return [*found, Cell("own", "gain", {}, fedacs.improvement(*places))]
+
+    claims = [beats("it beats the other", *places[:2]), Claim("it is a half", (("own", "gain"),))]
+    work = reproduce.plan(Study("t:t", "T", cells, lambda _: claims, dict.fromkeys(SCALES, 3)), "smoke")
+    for who, values in accuracy.items():
+        known = {(work.digests[(who, "x"), s], "terminal", None): v for s, v in values.items()}
+        work.known.update(known)
+    found = reproduce.result(work, Store(tmp_path))
+    return found, found["cells"][-1], [c.selector for c in reproduce.missing(work, Store(tmp_path))]
 
 
-def _flat(history, accuracy):
-    return replace(history, rows=[{**row, "accuracy": accuracy} for row in history.rows])
+def test_improvement_is_a_ratio_of_means_by_hand(tmp_path):
+    """Gains of 3, 1 and 1 points, gaps of 4, 4 and none: (42.33 - 40.67) / (43.33 - 40.67) = 5/8."""
+    own, base, iid = {0: 43.0, 1: 41.0, 2: 43.0}, {0: 40.0, 1: 40.0, 2: 42.0}, {0: 44.0, 1: 44.0, 2: 42.0}
+    found, cell, missing = gained(tmp_path, own=own, base=base, iid=iid)
+    assert cell["values"] == pytest.approx({"0": 112.5, "1": 37.5, "2": 37.5})
+    assert (cell["mean"], cell["low"], cell["high"]) == pytest.approx((62.5, 37.5, 112.5))
+    assert (cell["config"], cell["digests"]) == ({}, {})
+    assert cell["against"] == [("base", "x"), ("iid", "x"), ("own", "x")]
+    assert (found["done"], found["wanted"], missing) == (9, 9, [])
+
+
+def test_improvement_is_over_the_seeds_that_all_three_have(tmp_path):
+    """Without IID's third seed: gains of 3 and 1 points, a gap of 4. One run is missing, and it is IID's."""
+    own, base = {0: 43.0, 1: 41.0, 2: 43.0}, {0: 40.0, 1: 40.0, 2: 42.0}
+    found, cell, missing = gained(tmp_path, own=own, base=base, iid={0: 44.0, 1: 44.0})
+    assert cell["values"] == pytest.approx({"0": 75.0, "1": 25.0})
+    assert (cell["mean"], cell["low"], cell["high"]) == pytest.approx((50.0, 25.0, 75.0))
+    assert (found["done"], found["wanted"], missing) == (8, 9, ["afl"])
+    assert [claim["seeds"] for claim in found["claims"]] == [3, 2]
+
+
+def test_where_skew_costs_nothing_there_is_no_improvement(tmp_path):
+    """Neither without a gap nor with one that is below zero; an accuracy that is none is none of the mean."""
+    own, base = {0: 43.0, 1: 41.0, 2: 43.0}, {0: 40.0, 1: 40.0, 2: 42.0}
+    for iid in (base, {0: 39.0, 1: 40.0, 2: 42.0}, dict.fromkeys(range(3))):
+        _, cell, _ = gained(tmp_path, own=own, base=base, iid=iid)
+        assert cell["values"] == dict.fromkeys("012")
+        assert results_page.cell_text(cell) == "no gap"
+    _, cell, _ = gained(tmp_path, own={**own, 2: None}, base=base, iid={0: 44.0, 1: 44.0, 2: 42.0})
+    assert cell["values"] == {"0": pytest.approx(75.0), "1": pytest.approx(25.0), "2": None}
 
 
 def test_figure_8_end_to_end(done):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -21,10 +22,12 @@ from fedcohort.papers.study import (
     PERFECT_ROW,
     SCALES,
     Cell,
+    Claim,
     Quantity,
     Study,
     beats,
     common_target,
+    derived,
     of_scale,
     quantity,
     until,
@@ -208,9 +211,46 @@ def test_runs_of_the_main_claim_come_first_and_can_be_asked_for_alone():
     assert {run.selector for run in runs[:14]} == {"oort", "uniform"}
     assert [(run.selector, run.seed) for run in runs[14:21]] == [("ucb1", seed) for seed in range(7)]
     assert {run.selector for run in runs[21:]} == {"afl"}
-    main = work.runs(main=True)
-    assert {run.selector for run in main} == {"oort", "uniform", "ucb1"}
-    assert sorted(run.seed for run in main) == sorted([*range(6)] * 3)  # six seeds decide
+    study = replace(work.study, seeds=dict.fromkeys(SCALES, 8))
+    for seeds, run_for in ((None, 6), (7, 7), (3, 3)):  # six decide; who names a number gets it
+        main = reproduce.plan(study, "smoke", seeds).runs(main=True)
+        assert {run.selector for run in main} == {"oort", "uniform", "ucb1"}
+        assert sorted(run.seed for run in main) == sorted([*range(run_for)] * 3)
+
+
+def difference_study(derived_first: bool = False) -> Study:
+    """a, b, and a number that is derived from both, which the main claim is about or is not."""
+    what = derived("difference", [("a", "x"), ("b", "x")], np.subtract)
+
+    def cells(scale):
+        del scale
+        named = {"a": "uniform", "b": "oort", "c": "afl"}
+        found = [Cell(row, "x", {**RUN, "selector": who}, quantity("final")) for row, who in named.items()]
+        return [Cell("a", "minus b", {}, what), *found]
+
+    claims = [beats("other", ("c", "x"), ("c", "x")), Claim("derived", (("a", "minus b"),))]
+    return Study("t:t", "T", cells, lambda _: claims[:: -1 if derived_first else 1], SEEDS)
+
+
+def test_a_derived_number_comes_from_those_of_other_cells_and_counts_as_no_run(tmp_path):
+    work = reproduce.plan(difference_study(), "smoke")
+    made = reproduce.perform(work, Store(tmp_path / "runs"), keep=tmp_path, workers=1)
+    difference, a, b, _ = (cell["values"] for cell in made["cells"])
+    assert difference == {s: a[s] - b[s] for s in ("0", "1")}
+    assert (made["done"], made["wanted"], made["cost"]["run_now"]) == (6, 6, 6)
+    made["cells"][0]["values"] = {"0": 99.0}  # of an earlier version: what is derived is derived again, without runs
+    path = result_files.save(made, tmp_path)
+    again = reproduce.plan(difference_study(), "smoke", earlier=path)
+    assert reproduce.missing(again, Store(tmp_path / "empty")) == []
+    found = reproduce.result(again, Store(tmp_path / "empty"))
+    assert found["cells"][0]["values"] == difference
+    assert result_files.load(result_files.save(found, tmp_path))["cells"][0]["against"] == [["a", "x"], ["b", "x"]]
+
+
+def test_for_a_main_claim_on_a_derived_number_its_sources_are_run():
+    for first, selectors in ((True, {"uniform", "oort"}), (False, {"afl"})):
+        runs = reproduce.plan(difference_study(first), "smoke").runs(main=True)
+        assert {run.selector for run in runs} == selectors
 
 
 def test_at_the_larger_scales_the_main_claim_has_six_seeds_and_the_others_three(tmp_path):
@@ -284,6 +324,8 @@ def test_every_scale_plans_and_claims_name_cells_that_exist(study, scale):
         assert len(claim.left) > 0
         assert len(claim.right) in (0, len(claim.left))  # none: held against the published numbers
     assert all(c.published is None or math.isfinite(c.published) for c in work.cells)
+    with_runs = {c.place for c in work.cells if c.run}
+    assert all(with_runs.issuperset(c.quantity.sources) and bool(c.run) != bool(c.quantity.sources) for c in work.cells)
 
 
 def test_names_are_found_and_mistakes_answered():

@@ -249,8 +249,6 @@ REMARKS: dict[str, str] = {  # by study: what has to be known to read its table
     "known here; before, it was the first of the table: client heterogeneity, FedCM-UCB, Dirac delta.",
     "fedcm:table5": "The main claim is that of the abstract (4.17 times as fast), chosen as in Table 4. At scale "
     "laptop and desk accuracy is evaluated every second round: one step is two rounds.",
-    "fedacs:table2": "The relative improvement is a ratio to the gap between IID and baseline, seed by seed: where one "
-    "seed has nearly no gap, its mean says nothing.",
     "fedacs:table3": "The paper's rounds of Rexp3 in the Dirichlet environment contradict the speed-up printed beside "
     "them and are left out.",
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ from fedcohort.experiment.runs import versions
 from fedcohort.experiment.store import Store
 from fedcohort.experiment.sweep import run_all
 from fedcohort.papers.result_files import load, save
-from fedcohort.papers.study import OTHERS, PERFECT_ROW, SCALES, Cell, Claim, Place, Study, Value
+from fedcohort.papers.study import OTHERS, PERFECT_ROW, SCALES, Cell, Claim, Derivation, Place, Study, Value
 from fedcohort.papers.verdicts import judge, values_of
 from fedcohort.registry.lookup import make_method, make_selector, make_task_spec, make_world_spec
 
@@ -60,6 +60,7 @@ class StudyWork:
     asked: tuple[int, ...] = ()  # the seeds that are run
     others: int | None = None  # how many of them cells are run for that are not in the main claim; None: all
     goal: int = 0  # seeds of every cell, where more were asked for than the study has by itself
+    decisive: int = VERDICT_SEEDS  # how many of those asked for are run for the main claim alone
     errors: dict[str, str] = field(default_factory=dict)  # run id -> why it failed
     known: Known = field(default_factory=dict)  # numbers that were written down before
     against: dict[Place, list[Place]] = field(default_factory=dict)  # what cells were measured against then
@@ -73,27 +74,28 @@ class StudyWork:
     def wanted(self, main: bool = False) -> list[tuple[Place, int]]:
         """Cells and seeds to be run for: those of the main claim, a perfect choice beside it, then the others.
 
-        Seed by seed. With `main` no others, and as many seeds as a verdict needs.
+        Seed by seed. With `main` no others, and as many seeds as a verdict needs or as were asked for.
         """
         claims = self.study.claims(self.scale)
-        first = _places(claims[:1])
+        first = self._places(claims[:1])
         beside = {cell.place for cell in self.cells if PERFECT_ROW in cell.place and _meets(cell.place, first)}
         rank = {at: 0 if at[0] in first else 1 if at[0] in beside else 2 for at in self.configs}
-        decided = _places(claims) if len(claims) <= 2 else first  # a single other claim is not corrected
+        decided = self._places(claims) if len(claims) <= 2 else first  # a single other claim is not corrected
         few = self.asked[: self.others]
         ordered = [at for at in self.configs if at[1] in (self.asked if at[0] in decided else few)]
         if main:
-            ordered = [at for at in ordered if rank[at] < 2 and at[1] in self.asked[:VERDICT_SEEDS]]
+            ordered = [at for at in ordered if rank[at] < 2 and at[1] in self.asked[: self.decisive]]
         return sorted(ordered, key=lambda at: (rank[at], at[1]))
 
     def runs(self, main: bool = False) -> list[RunConfig]:
         """Every different run of what is wanted, in its order."""
         return list({self.digests[at]: self.configs[at] for at in self.wanted(main)}.values())
 
-
-def _places(claims: Iterable[Claim]) -> set[Place]:
-    """The cells that claims compare."""
-    return {place for claim in claims for place in (*claim.left, *claim.right)}
+    def _places(self, claims: Iterable[Claim]) -> set[Place]:
+        """The cells that claims compare; of derived ones those that they are derived from."""
+        compared = {place for claim in claims for place in (*claim.left, *claim.right)}
+        sources = {cell.place: cell.quantity.sources for cell in self.cells}
+        return {source for place in compared for source in sources[place] or (place,)}
 
 
 def _meets(place: Place, others: set[Place]) -> bool:
@@ -118,8 +120,8 @@ def plan(
     own, more = study.seeds[scale], seeds or 0
     goal = max(before.get("goal", 0), more if more > OTHERS.get(scale, own) and not part else 0)
     every = sorted({*numbers, *range(max(own, goal))})
-    texts = {c.place: from_mapping(dict(c.run)).canonical() for c in cells}  # the same for every seed
-    configs = {(c.place, s): replace(texts[c.place], seed=s) for c in cells for s in every}
+    texts = {c.place: from_mapping(dict(c.run)).canonical() for c in cells if not c.quantity.sources}
+    configs = {(place, s): replace(text, seed=s) for place, text in texts.items() for s in every}
     for kind, make in _MAKERS.items():
         for text in {getattr(c, kind) for c in configs.values()}:
             make(text)
@@ -127,7 +129,7 @@ def plan(
     others = None if seeds else OTHERS.get(scale)
     runs = {text: text.digests(every) for text in set(texts.values())}
     digests = {(place, s): runs[texts[place]][s] for place, s in configs}
-    work = StudyWork(study, scale, numbers, cells, configs, digests, asked, others, goal)
+    work = StudyWork(study, scale, numbers, cells, configs, digests, asked, others, goal, seeds or VERDICT_SEEDS)
     work.against = {(c["row"], c["column"]): [(r, k) for r, k in c.get("against", ())] for c in before.get("cells", ())}
     work.known = known | _kept(before, digests)
     return work
@@ -226,6 +228,7 @@ class _Values:
         self.whole = work.whole()
         self.lacking: set[tuple[Place, int]] = set()  # runs that others are measured against, not in the store
         self.against = {place: set(others) for place, others in work.against.items()}
+        self.against |= {cell.place: set(cell.quantity.sources) for cell in work.cells if cell.quantity.sources}
         self.places: dict[str, list[tuple[Place, int]]] = {}  # by digest: the cells that a run is for
         folders = {config: store.folder(config) for config in set(work.configs.values())}
         self.folders = {at: folders[config] for at, config in work.configs.items()}
@@ -262,6 +265,9 @@ class _Values:
 
     def of(self, place: Place) -> dict[int, Value]:
         """By seed; a run that is not there has no entry, one that did not reach its target has None."""
+        quantity = self.by_place[place].quantity
+        if quantity.derive is not None:
+            return _derived(quantity.derive, [self.of(source) for source in quantity.sources])
         found: dict[int, Value] = {}
         for seed in self.work.seeds:
             value = self._value(place, seed)
@@ -306,6 +312,14 @@ class _Values:
         return None if value is None else float(value) * cell.quantity.factor, lacking
 
 
+def _derived(derive: Derivation, sources: Sequence[Mapping[int, Value]]) -> dict[int, Value]:
+    """By seed that all sources have an entry for; None where one of them has None, or nothing can be derived."""
+    found: dict[int, Value] = {seed: None for seed in sources[0] if all(seed in source for source in sources)}
+    known = [seed for seed in found if all(source[seed] is not None for source in sources)]
+    numbers = derive(*(np.array([source[s] for s in known], np.float64) for source in sources)) if known else None
+    return found if numbers is None else found | dict(zip(known, numbers.tolist(), strict=True))
+
+
 def _beside(folder: Path, scale: str) -> Known:
     """What all results of a scale know of single runs; other files are passed over."""
     found: Known = {}
@@ -338,7 +352,7 @@ def _cell(work: StudyWork, cell: Cell, values: _Values) -> dict[str, Any]:
     found = values.of(cell.place)
     known = [v for v in found.values() if v is not None]
     low, high = paired.spread(known) if len(known) > 1 else (None, None)
-    first = work.configs[cell.place, work.seeds[0]]
+    first = work.configs.get((cell.place, work.seeds[0]))  # None: it is derived
     return {
         "row": cell.row,
         "column": cell.column,
@@ -351,8 +365,8 @@ def _cell(work: StudyWork, cell: Cell, values: _Values) -> dict[str, Any]:
         "low": low,
         "high": high,
         "values": {str(seed): value for seed, value in found.items()},
-        "config": {k: v for k, v in first.to_dict().items() if k != "seed"},
-        "digests": {str(seed): work.digests[cell.place, seed] for seed in work.seeds},
+        "config": {k: v for k, v in first.to_dict().items() if k != "seed"} if first is not None else {},
+        "digests": {str(s): work.digests[cell.place, s] for s in work.seeds if first is not None},
         **({"against": sorted(against)} if (against := values.against.get(cell.place)) else {}),
     }
 

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedcohort.errors import UnknownName
 from fedcohort.experiment.metrics.run_metrics import best
 from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
@@ -24,11 +27,16 @@ OURS = "not in the paper: "  # how the words of a claim begin that is our own qu
 Place = tuple[str, str]  # row, column
 Lookup = Callable[[Place], RunRecord]  # the run of another cell, same seed
 Value = float | None
+BySeed = NDArray[np.float64]  # one number for each seed
+Derivation = Callable[..., BySeed | None]  # from the numbers of each source
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What is read off a run: its name, how, whether more is better, and how it is printed."""
+    """What is read off a run: its name, how, whether more is better, and how it is printed.
+
+    One that is `derived` has other cells as its `sources` instead of a run.
+    """
 
     name: str
     compute: Callable[[RunRecord, Lookup], Value]
@@ -37,6 +45,8 @@ class Quantity:
     digits: int = 1
     missing: str = "-"
     alone: bool = False  # whether it is read off this run only, and of no other cell's
+    sources: tuple[Place, ...] = ()
+    derive: Derivation | None = None
 
 
 def quantity(name: str, *, digits: int = 1) -> Quantity:
@@ -45,6 +55,19 @@ def quantity(name: str, *, digits: int = 1) -> Quantity:
     shares = ("terminal", "best", "early_stop", "final", "drop", "macro_f1", "f1", "coverage")
     factor = 100.0 if name in shares else 1.0
     return Quantity(name, lambda s, _: known.compute(s), known.better, factor, digits, known.missing, alone=True)
+
+
+def derived(name: str, sources: Iterable[Place], derive: Derivation, **how: Any) -> Quantity:
+    """A number from those of other cells, which have runs, over all the seeds that these have in common.
+
+    `derive` takes an array for each source, with a number for each of these seeds, and returns one, all in printed
+    units; None: it cannot be had. The cell itself has no run: `Cell(row, column, {}, derived(...))`.
+
+    >>> gain = derived("gain", [("ours", "x"), ("theirs", "x")], np.subtract)
+    >>> gain.derive(np.array([5.0, 4.0]), np.array([3.0, 1.0]))
+    array([2., 3.])
+    """
+    return Quantity(name, lambda *_: None, sources=tuple(sources), derive=derive, **how)
 
 
 def until(
@@ -98,7 +121,10 @@ def share_of_terminal(place: Place, share: float = 1.0) -> Callable[[RunRecord, 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One number of a table: its place, the run (keys of a configuration without the seed), and what was published."""
+    """One number of a table: its place, the run (keys of a configuration without the seed), and what was published.
+
+    Where the quantity is `derived` from other cells, `run` is empty.
+    """
 
     row: str
     column: str

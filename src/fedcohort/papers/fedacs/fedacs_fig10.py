@@ -8,7 +8,7 @@ from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.fedacs import fedacs_table2
 from fedcohort.papers.fedacs.fedacs_setting import ACS, DEPARTURES, ROUNDS, STOP, UNIFORM, reading, run
 from fedcohort.papers.published import published
-from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Study, beats, quantity
+from fedcohort.papers.study import PERFECT_ROW, SEEDS, Cell, Claim, Study, and_also, beats, quantity
 
 ALWAYS, EARLY = "FedACS", "FedACS, early stop"
 ACCURACY, TRAFFIC = "terminal accuracy", "traffic on top"
@@ -48,13 +48,16 @@ STUDIES = (
         cells,
         claims,
         SEEDS,
-        {
-            **DEPARTURES,
-            "laptop": (
-                *DEPARTURES["laptop"],
-                f"the analytics stop after {STOP['laptop']} of {ROUNDS['laptop']} rounds, when every client was asked "
-                "twice on average (the paper: 200 of 1,000, ten times)",
-            ),
-        },
+        and_also(
+            {
+                **DEPARTURES,
+                "laptop": (
+                    *DEPARTURES["laptop"],
+                    f"the analytics stop after {STOP['laptop']} of {ROUNDS['laptop']} rounds, when every client was "
+                    "asked twice on average (the paper: 200 of 1,000, ten times)",
+                ),
+            },
+            "a loss of up to a point counts as none",
+        ),
     ),
 )

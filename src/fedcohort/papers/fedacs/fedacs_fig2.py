@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
+import numpy as np
+
+from fedcohort.experiment.metrics.stored_metrics import RunRecord
 from fedcohort.papers.fedacs.fedacs_setting import (
     CLIENTS,
     DEPARTURES,
@@ -21,7 +23,19 @@ from fedcohort.papers.fedacs.fedacs_setting import (
     run,
 )
 from fedcohort.papers.published import published
-from fedcohort.papers.study import SEEDS, Cell, Claim, Lookup, Quantity, Study, Value, beats, of_scale, quantity
+from fedcohort.papers.study import (
+    SEEDS,
+    Cell,
+    Claim,
+    Lookup,
+    Quantity,
+    Study,
+    Value,
+    beats,
+    derived,
+    of_scale,
+    quantity,
+)
 
 ENVIRONMENTS = (UNIFORM, PARETO, DIRICHLET)
 TERMINAL, LOST = "terminal accuracy", "lost against IID"
@@ -30,15 +44,9 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 EARLY, LATE = "first fifth of the rounds", "terminal"
 
 
-def lost() -> Quantity:
+def lost(world: str) -> Quantity:
     """Points below the run with even clients, same seed."""
-    terminal = metric("terminal").compute
-
-    def compute(record: RunRecord, others: Lookup) -> Value:
-        own, even = terminal(record), terminal(others((IID, TERMINAL)))
-        return None if own is None or even is None else even - own
-
-    return Quantity("lost", compute, -1, 100.0)
+    return derived("lost", ((IID, TERMINAL), (world, TERMINAL)), np.subtract, better=-1)
 
 
 def dealt_once(scale: str, world: str = IID, share: float = 1.0) -> Mapping[str, Any]:
@@ -59,8 +67,8 @@ def skew_cells(scale: str) -> Sequence[Cell]:
     """The even world and three skewed ones, all asked at random."""
     found = [Cell(IID, TERMINAL, dealt_once(scale), quantity("terminal"))]
     for world in ENVIRONMENTS:
-        keys = dealt_once(scale, world)
-        found += [Cell(world, TERMINAL, keys, quantity("terminal")), Cell(world, LOST, keys, lost(), PRINTED[world])]
+        found.append(Cell(world, TERMINAL, dealt_once(scale, world), quantity("terminal")))
+        found.append(Cell(world, LOST, {}, lost(world), PRINTED[world]))
     return found
 
 

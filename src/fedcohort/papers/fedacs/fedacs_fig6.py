@@ -30,14 +30,13 @@ def cells(scale: str) -> Sequence[Cell]:
     found = []
     for who in (IID, *RIVALS, PERFECT_ROW):
         found.append(Cell(who, FEW, run(scale, FEW, who), quantity("terminal")))
-    back = improvement((BASE, FEW), (IID, FEW))
     for who in (*RIVALS[1:], PERFECT_ROW):
-        found.append(Cell(who, gained(FEW), run(scale, FEW, who), back, GAINED.get(who)))
+        back = improvement((who, FEW), (BASE, FEW), (IID, FEW))
+        found.append(Cell(who, gained(FEW), {}, back, GAINED.get(who)))
     for who in (IID, BASE, ACS):
         found.append(Cell(who, UNIFORM, run(scale, UNIFORM, who), quantity("terminal")))
-    easier = improvement((BASE, UNIFORM), (IID, UNIFORM))
-    found.append(Cell(ACS, gained(UNIFORM), run(scale, UNIFORM, ACS), easier, IMPROVEMENT[UNIFORM][ACS]))
-    return found
+    easier = improvement((ACS, UNIFORM), (BASE, UNIFORM), (IID, UNIFORM))
+    return [*found, Cell(ACS, gained(UNIFORM), {}, easier, IMPROVEMENT[UNIFORM][ACS])]
 
 
 def claims(scale: str) -> Sequence[Claim]:

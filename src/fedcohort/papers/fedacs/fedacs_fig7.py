@@ -34,11 +34,12 @@ def cells(scale: str) -> Sequence[Cell]:
 def claims(scale: str) -> Sequence[Claim]:
     """Neither few nor all: 0.4 is best, the smallest pool is worse than choosing at random."""
     del scale
-    found = [beats("the smallest pool is worse than the baseline", (ROW, RANDOM), (ROW, column(SHARES[0])))]
-    for share in SHARES:
+    found = []
+    for share in reversed(SHARES):
         if share != BEST:
-            found.append(beats(f"0.4 beats {share:g}", (ROW, column(BEST)), (ROW, column(share))))
-    return found
+            words = f"0.4 beats {share:g}" + " (all clients)" * (share == 1)
+            found.append(beats(words, (ROW, column(BEST)), (ROW, column(share))))
+    return [*found, beats("the smallest pool is worse than the baseline", (ROW, RANDOM), (ROW, column(SHARES[0])))]
 
 
 STUDIES = (

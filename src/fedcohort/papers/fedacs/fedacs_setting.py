@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.experiment.metrics import run_metrics as metrics
-from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
-from fedcohort.papers.study import PERFECT_ROW, Lookup, Place, Quantity, of_scale, perfect
+from fedcohort.experiment.metrics.stored_metrics import RunRecord
+from fedcohort.papers.study import PERFECT_ROW, BySeed, Place, Quantity, derived, of_scale, perfect
 from fedcohort.selectors.fedacs import skewness
 from fedcohort.storage.run_folder import RunFolder
 
@@ -123,18 +122,17 @@ def _selector(scale: str, who: str, tolerance: float, stop: bool) -> str:
     return named.get(who, "uniform")
 
 
-def improvement(base: Place, iid: Place) -> Quantity:
-    """The share of the loss through skew that was won back, in percent: (acc - base) / (IID - base), same seed."""
-    terminal = metric("terminal").compute
+def improvement(own: Place, base: Place, iid: Place) -> Quantity:
+    """The share of the loss through skew that was won back, in percent: (acc - base) / (IID - base) of mean accuracies.
 
-    def compute(record: RunRecord, others: Lookup) -> float | None:
-        values = terminal(record), terminal(others(base)), terminal(others(iid))
-        if any(v is None for v in values):
-            return None
-        own, low, high = (float(v) for v in values if v is not None)
-        return metrics.improvement(own, low, high)
+    A seed's own number is its gain over the mean gap: one without a gap of its own does not outweigh the others.
+    """
 
-    return Quantity("relative improvement", compute, 1, 100.0, 0, "no gap")
+    def derive(accuracy: BySeed, low: BySeed, high: BySeed) -> BySeed | None:
+        gap = float(np.mean(high - low))
+        return 100.0 * (accuracy - low) / gap if gap > 0 else None
+
+    return derived("relative improvement", (own, base, iid), derive, digits=0, missing="no gap")
 
 
 def windows(scale: str) -> dict[str, tuple[int, int]]:

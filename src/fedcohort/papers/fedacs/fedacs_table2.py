@@ -34,9 +34,9 @@ def cells(scale: str) -> Sequence[Cell]:
     for world, printed in ACCURACY.items():
         for who in (IID, *RIVALS, PERFECT_ROW):
             found.append(Cell(who, world, run(scale, world, who), quantity("terminal"), printed.get(who)))
-        back = improvement((BASE, world), (IID, world))
         for who in (*RIVALS[1:], PERFECT_ROW):
-            found.append(Cell(who, gained(world), run(scale, world, who), back, IMPROVEMENT[world].get(who)))
+            back = improvement((who, world), (BASE, world), (IID, world))
+            found.append(Cell(who, gained(world), {}, back, IMPROVEMENT[world].get(who)))
     return found
 
 
