@@ -152,10 +152,10 @@ def test_an_objective_may_have_numbers_in_a_task_s_text():
 
 
 def test_heat_map_is_a_difference_of_best_accuracies():
-    """0.5 against 0.4 is 10 points."""
+    """50 % against 40 % is 10 points."""
     found = flash_fig3.gain(15, 30)
-    other = {("FedCor, noise 15 %", "skewed 30 %"): with_best(0.4, 0.3)}
-    assert found.factor * found.compute(with_best(0.2, 0.5), other.__getitem__) == pytest.approx(10.0)
+    assert found.sources == (("FLASH, noise 15 %", "skewed 30 %"), ("FedCor, noise 15 %", "skewed 30 %"))
+    assert found.derive(np.array([50.0, 40.0]), np.array([40.0, 45.0])).tolist() == [10.0, -5.0]
 
 
 def test_bandits_are_timed_to_the_lowest_of_their_best():
@@ -167,11 +167,11 @@ def test_bandits_are_timed_to_the_lowest_of_their_best():
 
 
 def test_spread_over_beta():
-    """Bests 0.50, 0.45 and 0.48 for beta 4, 2 and 1: 5 points."""
-    bests = {"alpha 0.1, beta 4": 0.5, "alpha 0.1, beta 2": 0.45, "alpha 0.1, beta 1": 0.48}
+    """Bests of 50, 45 and 48 % for beta 4, 2 and 1 in the first seed: 5 points."""
     found = flash_fig5.spread(flash.CIFAR)
-    value = found.compute(with_best(0.0), lambda place: with_best(bests[place[0]]))
-    assert found.factor * value == pytest.approx(5.0)
+    assert [row for row, _ in found.sources] == [f"alpha 0.1, beta {beta}" for beta in (4, 2, 1)]
+    bests = np.array([[50.0, 41.0], [45.0, 44.0], [48.0, 43.0]])
+    assert found.derive(*bests).tolist() == [5.0, 3.0]
 
 
 def test_bandits_end_to_end(tmp_path):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric
+import numpy as np
+
 from fedcohort.papers.flash import flash_setting as flash
 from fedcohort.papers.flash.flash_setting import DEPARTURES, FEDCOR, FLASH
 from fedcohort.papers.published import published
@@ -14,12 +15,11 @@ from fedcohort.papers.study import (
     SEEDS,
     Cell,
     Claim,
-    Lookup,
     Place,
     Quantity,
     Study,
-    Value,
     beats,
+    derived,
     of_scale,
     quantity,
 )
@@ -45,13 +45,7 @@ def place(name: str, noise: int, skewed: int) -> Place:
 
 def gain(noise: int, skewed: int) -> Quantity:
     """Map (c): the difference of the best accuracies."""
-    best = metric("best").compute
-
-    def compute(record: RunRecord, others: Lookup) -> Value:
-        ours, theirs = best(record), best(others(place(FEDCOR, noise, skewed)))
-        return None if ours is None or theirs is None else ours - theirs
-
-    return Quantity("best, difference", compute, factor=100.0)
+    return derived("best, difference", [place(name, noise, skewed) for name in (FLASH, FEDCOR)], np.subtract)
 
 
 def cells(scale: str) -> Sequence[Cell]:
@@ -61,10 +55,13 @@ def cells(scale: str) -> Sequence[Cell]:
     for name in (FLASH, FEDCOR, GAIN, PERFECT_ROW):
         for noise in noises:
             for skewed in skews:
-                selector, loss = flash.who(scale, FLASH if name == GAIN else name, skewed=skewed)
+                at = place(name, noise, skewed)
+                if name == GAIN:
+                    found.append(Cell(*at, {}, gain(noise, skewed)))
+                    continue
+                selector, loss = flash.who(scale, name, skewed=skewed)
                 keys = flash.run(scale, selector, flash.world(skewed, noise, scale=scale), loss=loss)
-                what = gain(noise, skewed) if name == GAIN else quantity("best")
-                found.append(Cell(*place(name, noise, skewed), keys, what))
+                found.append(Cell(*at, keys, quantity("best")))
     return found
 
 
