@@ -1,22 +1,14 @@
 """HeteRo-Select's studies: published numbers against each other, scales, and one ablation end to end."""
 
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
-from scipy.stats import spearmanr
 
 from fedcohort import papers
 from fedcohort.experiment.store import Store
 from fedcohort.papers import reproduce
 from fedcohort.papers.hetero_select import hetero_select_setting as heteroselect
 from fedcohort.papers.hetero_select import hetero_select_table as heteroselect_table
-from fedcohort.papers.hetero_select.hetero_select_open import SCORE, misalignment
 from fedcohort.papers.study import PERFECT_ROW, SCALES
-from fedcohort.papers.verdicts import HOLDS, judge
 from fedcohort.registry.lookup import make_selector
-from fedcohort.storage.journal import Journal
-from fedcohort.storage.run_folder import RunFolder
 
 IDS = ["table", "mu", "participation", "weights", "grid", "availability", "misalignment"]
 
@@ -56,44 +48,6 @@ def test_strength_of_the_pull_end_to_end(tmp_path):
     assert not found["failed"]
     assert all(10 < c["mean"] <= 100 for c in found["cells"])
     assert len({d for c in found["cells"] for d in c["digests"].values()}) == 6
-
-
-def test_score_and_misalignment_end_to_end(tmp_path):
-    """Three correlations of one run, each between -1 and 1; shuffled scores have another one."""
-    work = reproduce.plan(papers.studies()["hetero-select:misalignment"], "smoke")
-    found = reproduce.perform(work, Store(tmp_path), workers=1)
-    assert not found["failed"]
-    means = [c["mean"] for c in found["cells"]]
-    assert all(-1 <= value <= 1 for value in means)
-    assert len(set(means)) == 3
-    assert found["wanted"] == 1
-
-
-def test_misalignment_pairs_a_score_with_the_angle_that_is_known_of_that_update(tmp_path):
-    """By hand: client 0 is asked three times; the update of round 0 meets no moving mean and is left out."""
-    asks = [  # score and angle of clients 0, 1, 2 in each round; an angle is that of the client's update before
-        ([1.0, 2.0, 3.0], [np.nan, np.nan, np.nan]),
-        ([0.1, 0.2, 0.3], [np.nan, np.nan, np.nan]),
-        ([5.0, 4.0, 6.0], [1.7, 1.2, 0.4]),
-        ([0.0, 0.0, 0.0], [0.3, 0.9, 1.9]),
-    ]
-    journal = Journal.create(RunFolder(tmp_path).journal, {})
-    for i, (score, angle) in enumerate(asks):
-        arrays = {"clients": np.arange(3), "why.score": np.array(score), "why.angle": np.array(angle)}
-        journal.append("ask", i, arrays | {"why.diversity": np.zeros(3)})
-    journal.close()
-    record = SimpleNamespace(folder=tmp_path, config=SimpleNamespace(seed=0))
-    true = spearmanr([0.1, 0.2, 0.3, 5.0, 4.0, 6.0], [1.7, 1.2, 0.4, 0.3, 0.9, 1.9]).statistic
-    assert misalignment(SCORE, record, None) == pytest.approx(true)
-
-
-def test_the_paper_assumes_that_a_high_score_goes_with_aligned_updates():
-    """Anti-correlation: the claim holds where the correlation is below that of shuffled scores."""
-    study = papers.studies()["hetero-select:misalignment"]
-    cells = study.cells("smoke")
-    falls = {c.place: dict.fromkeys(range(6), -0.5 if "shuffled" not in c.row else 0.0) for c in cells}
-    better, printed = {c.place: c.quantity.better for c in cells}, {c.place: c.published for c in cells}
-    assert judge(study.claims("smoke"), falls, better, printed)[0]["verdict"] == HOLDS
 
 
 def test_grid_and_weights_change_one_thing_at_a_time():

@@ -22,6 +22,7 @@ _FILES = (
     "flash_rl.flash_rl_fig3",
     "hetero_select.hetero_select_table",
     "hetero_select.hetero_select_open",
+    "hetero_select.hetero_select_misalignment",
     "fedcm.fedcm_table2",
     "fedcm.fedcm_table3",
     "fedcm.fedcm_table4",

@@ -32,7 +32,8 @@ Departures from the paper
     * Losses and norms are clipped at the quantile `clip` of the candidates before scaling, momentum at both ends and
       g_k to [-1, 1], so that one liar does not flatten the others. Above 65,536 candidates the quantiles come from a
       fixed sample of that size. clip=1 is plain min-max.
-    * Losses are the last reported ones (version 2 evaluates every client in every round).
+    * Losses are the last reported ones (version 2 evaluates every client in every round). L_k is the mean over the
+      first local epoch, while the model moves: of a client with many samples it is lower.
     * JS needs label shares (privacy P3): only diversity="js" reads them. The default compares updates, which the
       server has anyway, with the moving mean before this round, in which updates longer than the median are shortened.
     * The summary assumes parts of comparable range. JS is within [0, 1] but not stretched to it: with alpha = 0.1 on
@@ -173,9 +174,6 @@ class HeteroSelect(StatefulSelector[HeteroSelectState]):
         chosen = best(rnd.available, rnd.size, race, rng)
         parts = self._parts(chosen, rnd.index, seen)
         parts["score"] = parts["score"] / np.float32(peak)
-        if self.diversity.startswith("cosine"):
-            apart = self.state.apart[chosen]
-            parts["angle"] = np.where(apart >= 0, apart, np.nan)  # of the last update: 0 the same way, 2 the other way
         return Cohort(chosen, why=parts)
 
     def observe(self, result: RoundResult) -> None:

@@ -1,34 +1,22 @@
-"""HeteRo-Select, what its paper leaves open: weights, a grid, availability, adaptive numbers, score and misalignment.
+"""HeteRo-Select, what its paper leaves open: weights, a grid, availability, adaptive numbers.
 
 "Next checks" of the summary: each weight from 0.1 to 2.0 alone; mu x gamma x participation. Its open questions:
-adaptive hyper-parameters, clients that are away or drop out. Its central assumption: clients with a high score have
-gradients that point more nearly where everybody's do (score and misalignment are anti-correlated).
+adaptive hyper-parameters, clients that are away or drop out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
-import numpy as np
-
-from fedcohort.core.rng import generator
-from fedcohort.core.stats import spearman
-from fedcohort.errors import ConfigError
-from fedcohort.experiment.metrics.stored_metrics import RunRecord
-from fedcohort.papers.hetero_select.hetero_select_setting import DEPARTURES, STABLE, hetero, rounds, run
+from fedcohort.papers.hetero_select.hetero_select_setting import DEPARTURES, STABLE, hetero, run
 from fedcohort.papers.study import (
     PERFECT_ROW,
     SEEDS,
     Cell,
     Claim,
-    Lookup,
-    Quantity,
     Study,
-    Value,
     and_also,
-    beats,
     given,
     of_scale,
     our_own,
@@ -36,7 +24,6 @@ from fedcohort.papers.study import (
     quantity,
     row_beats,
 )
-from fedcohort.storage.run_folder import RunFolder
 
 WEIGHTS = {"w_v": "loss", "w_d": "diversity", "w_m": "momentum", "w_f": "fairness", "w_st": "staleness", "w_n": "norm"}
 LEVELS = (0.1, 1.0, 2.0)
@@ -45,7 +32,6 @@ AWAY = {"all there": "", "80 % there": "availability=0.8", "30 % drop out": "dro
 CHOSEN, RANDOM = "HeteRo-Select", "random half"
 ADAPTIVE, FOLLOWING = "HeteRo-Select, adaptive", "HeteRo-Select, adaptive, and mu follows the loss"
 STABLE_AT, DROP_AT = "stable (%)", "drop (points)"
-SCORE, REST, CHANCE = "whole score", "score without its diversity", "whole scores, shuffled"
 NO_SCORE = "no score"  # the column of those that have no weights
 OTHERS = {RANDOM: "uniform", PERFECT_ROW: perfect("complete")}
 _LEFT_OUT = "of mu and of gamma three values each; the summary proposes four"
@@ -148,58 +134,6 @@ def away_claims(scale: str) -> Sequence[Claim]:
     return our_own(asked)
 
 
-def misalignment(row: str, record: RunRecord, _: Lookup) -> Value:
-    """Rank correlation of the score a client was asked with and the angle of the update it then sent.
-
-    1 - cos(update, moving mean) of round t is in the journal when the same client is asked next: pairs of one ask and
-    the same client's next one. Updates of the first round meet no moving mean, and are left out.
-    """
-    assert record.folder is not None, "scores are read from the run's folder"
-    score, angle, waiting = [], [], dict[int, float]()
-    for asked in RunFolder(record.folder).reader().records(kind="ask"):
-        arrays, _unused = asked.unpack()
-        if "why.angle" not in arrays:
-            rule = "an earlier version made this run, and wrote down no angles"
-            raise ConfigError(f"{record.folder}", rule, "delete the folder and run it again")
-        own = arrays["why.score"] - (arrays["why.diversity"] if row == REST else 0)
-        for client, value, then in zip(arrays["clients"].tolist(), own, arrays["why.angle"], strict=True):
-            if client in waiting and np.isfinite(then):
-                score.append(waiting[client])
-                angle.append(float(then))
-            waiting[client] = float(value)
-    if row == CHANCE:
-        score = generator(record.config.seed, "misalignment").permutation(score).tolist()
-    return spearman(np.array(score), np.array(angle)) if len(score) > 2 else None
-
-
-def angle_cells(scale: str) -> Sequence[Cell]:
-    """With the diversity of updates, not of labels: the correlation for the whole score, and without its own part."""
-    keys = run(scale, f"hetero-select(diversity='cosine', tau0=1.0, horizon={rounds(scale)})")
-    return [
-        Cell(
-            row,
-            "rank correlation",
-            keys,
-            Quantity(f"angle correlation, {row}", partial(misalignment, row), -1, digits=2, alone=True),
-        )
-        for row in (SCORE, REST, CHANCE)
-    ]
-
-
-def angle_claims(scale: str) -> Sequence[Claim]:
-    """A high score comes before an update that points where the others do: a correlation below that of chance."""
-    del scale
-    at = "rank correlation"
-    words = "{}: the higher, the less the update is misaligned (a correlation below chance)"
-    return [beats(words.format(row), (row, at), (CHANCE, at)) for row in (SCORE, REST)]
-
-
-ANGLES = (
-    "the diversity of updates (1 - cos) instead of that of labels, which the other tables have; it was measured after "
-    "an update before, and is a part of the whole score, which raises its correlation"
-)
-
-
 STUDIES = (
     Study(
         "hetero-select:weights",
@@ -224,13 +158,5 @@ STUDIES = (
         away_claims,
         _ENOUGH,
         DEPARTURES,
-    ),
-    Study(
-        "hetero-select:misalignment",
-        "HeteRo-Select: the score a client is asked with, and how far its update then points elsewhere",
-        angle_cells,
-        angle_claims,
-        _ENOUGH,
-        and_also(DEPARTURES, ANGLES),
     ),
 )
