@@ -112,14 +112,14 @@ def test_words_stand_by_results_they_were_written_for_only(monkeypatch):
     about = replace(SUMMARIES["flash"], written_for=paper_evidence.fingerprint(mine))
     monkeypatch.setitem(SUMMARIES, "flash", about)
     text = paper_pages.paper_page("flash", mine)
-    assert about.found in text
+    assert all(f"* {point}\n" in text for point in about.found)
     assert about.why in text
     mine[0]["claims"][1]["seeds"] = 5
-    assert about.found in paper_pages.paper_page("flash", mine)
+    assert about.found[0] in paper_pages.paper_page("flash", mine)
     for which, verdict in ((0, NOISE), (1, HOLDS)):
         claims = [{**one, "verdict": verdict} if at == which else one for at, one in enumerate(mine[0]["claims"])]
         other = paper_pages.paper_page("flash", [{**mine[0], "claims": claims}])
-        assert about.found not in other
+        assert about.found[0] not in other
     assert "Not said: the words were written for results with other verdicts." in other
 
 

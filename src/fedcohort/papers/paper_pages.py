@@ -175,7 +175,8 @@ def _words(about: PaperSummary, results: Sequence[Result]) -> list[str]:
     """What the runs point to and why, where the words were written for these results."""
     if about.written_for != fingerprint(results):
         return ["**Where the runs point.** Not said: the words were written for results with other verdicts."]
-    return [f"**Where the runs point.** {about.found}", f"**Why.** {about.why}"]
+    points = "\n".join(f"* {point}" for point in about.found)
+    return ["**Where the runs point.**", points, f"**Why.** {about.why}"]
 
 
 def _evidence(about: PaperSummary, results: Sequence[Result]) -> list[str]:
