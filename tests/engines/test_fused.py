@@ -239,6 +239,16 @@ def test_a_diverging_client_fails_alone_and_leaves_no_trace():
     assert healthy.updates.delta.tobytes() == out.updates.delta[[0, 2, 4]].tobytes()
 
 
+def test_weights_that_explode_in_the_last_step_are_a_failure():
+    """With one step there is no later loss to tell."""
+    data, model = setting(TINY)
+    rates = np.array([0.1, np.inf])
+    out = FusedEngine(TINY, data, 1).train(model, np.array([1, 2]), Plan(epochs=1, batch_size=999, lr=rates))
+    assert out.updates.steps.tolist() == [1, 1]
+    assert out.failed.tolist() == [False, True]
+    assert not out.updates.delta[1].any()
+
+
 def test_too_high_a_rate_is_a_failure_not_a_number():
     data, model = setting(TINY)
     out = FusedEngine(TINY, data, 1).train(model, np.array([2]), Plan(epochs=9, batch_size=16, lr=1e9))

@@ -250,6 +250,16 @@ def test_masks_are_those_of_the_definition():
     assert np.abs(np.corrcoef(many[:40].astype(float))[~np.eye(40, dtype=bool)]).max() < 0.25
 
 
+def test_weights_that_explode_in_the_last_step_are_a_failure():
+    """With one step there is no later loss to tell."""
+    network = NETWORKS["batch norm"]
+    data, model = setting(network, [20, 20])
+    rates = np.array([0.1, np.inf])
+    out = FusedEngine(network, data, 1).train(model, np.arange(2), Plan(epochs=1, batch_size=99, lr=rates))
+    assert out.failed.tolist() == [False, True]
+    assert not out.updates.delta[1].any()
+
+
 def test_a_diverging_client_fails_alone_and_keeps_the_statistics():
     network = NETWORKS["batch norm"]
     data, model = setting(network, [20, 20, 9])

@@ -124,6 +124,7 @@ def test_processes_start_when_training_has_paid_for_them(cache, monkeypatch):
     monkeypatch.setattr(workers_engine, "PROCESSES_PAY", 1.9 * engine._spent)
     engine.train(start, np.arange(4), plan())
     assert engine._processes is not None
+    assert engine.train(start, np.arange(0), plan()).updates.delta.shape == (0, start.params.size)  # nobody is asked
     engine.close()
 
 

@@ -31,4 +31,10 @@ WORLDS: dict[str, dict[str, Any]] = {
     "mixed-v1": {"noisy": True},
 }
 
-TASKS: dict[str, dict[str, Any]] = {}
+_FIRST_STEP = {"improves": "one step on 42 images, at a rate for whole clients, goes too far"}
+TASKS: dict[str, dict[str, Any]] = {
+    "cifar10-vgg11": {"exempt": _FIRST_STEP},
+    "cifar10-resnet18": {"exempt": _FIRST_STEP},
+}
+# With the data at hand: networks of millions of parameters look at a few hundred images instead of thousands.
+FEW_IMAGES = {name: f"{name}(recut=True, test=0.003, validation=0.003)" for name in TASKS}

@@ -60,7 +60,7 @@ def world_maker(name):
 
 @cache
 def bound(name):
-    spec = registry.make_task_spec(name)
+    spec = registry.make_task_spec(settings.FEW_IMAGES.get(name, name))
     labels = spec.labels()
     world = build_world(registry.make_world_spec("iid-v1(clients=8)"), labels[:400], seed=0, classes=spec.classes)
     return spec.bind(world)

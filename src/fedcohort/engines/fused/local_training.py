@@ -185,14 +185,18 @@ def move(
             w[i] -= lr * g[i]
 
 
+_EXPONENT = np.int32(0x7F800000)  # all ones in infinities and NaN
+
+
 @kernel
 def change(w: Floats, start: Floats, delta: Floats) -> bool:
-    """delta = w - start; whether all of it is finite."""
-    odd = np.float32(0.0)
+    """delta = w - start; whether all of it is finite, by its bits: arithmetic is compiled as if nothing else were."""
     for i in range(w.size):
         delta[i] = w[i] - start[i]
-        odd += delta[i] - delta[i]  # NaN for infinities and NaN, else 0
-    return bool(odd == np.float32(0.0))
+    odd = 0
+    for bits in delta.view(np.int32):
+        odd += (bits & _EXPONENT) == _EXPONENT
+    return odd == 0
 
 
 _SAMPLES = (XS, IS, IS, types.int64[:, ::1], N)

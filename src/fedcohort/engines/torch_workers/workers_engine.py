@@ -67,7 +67,7 @@ class WorkersEngine:
         work = self._data.train.sizes[clients] * plan.epochs_of(clients.size)
         self._spent += self._seconds * float(work.sum())
         pays = self._spent >= PROCESSES_PAY and np.count_nonzero(work) > 1
-        if (pays or self._processes) and not self._processes_failed:
+        if (pays or (self._processes and clients.size)) and not self._processes_failed:
             out = self._train_in_processes(model, clients, plan, work)
             if out is not None:
                 return out
