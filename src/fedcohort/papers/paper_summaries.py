@@ -166,7 +166,9 @@ SUMMARIES: dict[str, PaperSummary] = {
             "Against a random half it is inside the noise at scale laptop, behind on average by its stable accuracy "
             "and level by its peak, its final accuracy and its drop, and level at scale desk (three seeds). With "
             "clients away it is level too, and steadier in most seeds.",
-            "Oort is ahead of it by stable accuracy in six of six seeds at scale laptop, and level by the other three.",
+            "Oort is ahead of it by stable accuracy in every seed at both scales (six and three); by peak, final "
+            "accuracy and drop the two are level, but for its higher peak at scale desk (three of three). Additive "
+            "scores drop no less than multiplicative ones at either scale.",
             "A perfect half is well ahead of a random one at scale laptop while all clients are there, little where "
             "some are away, and not where many replies are lost.",
             "That a high score goes with gradients near to everybody's, the paper's central assumption, is so in six "
@@ -204,8 +206,9 @@ SUMMARIES: dict[str, PaperSummary] = {
             "With a learning rate that falls FedCM-UCB beats FedAvg with weights by size as well at scale laptop, "
             "half of it because FedAvg, still under way, loses by it; with augmentation it seems to; FedPdp alone is "
             "as far ahead or further. At scale desk it stays behind with a rate that falls (two seeds).",
-            "In the 100 rounds of scale desk FedPdp is well behind FedAvg in both worlds (six and three seeds); a "
-            "bandit with CA wins about half of that back, and a perfect choice all of it (three seeds).",
+            "In the 100 rounds of scale desk FedPdp is well behind FedAvg in both worlds (six and three seeds). A "
+            "bandit with CA wins about half of that back, with equal weights, the reading under which the printed "
+            "sums are exact, nearly all of it (three seeds each), and a perfect choice all of it (three seeds).",
             "That Figs. 5 and 6 hold says something about data, not about FedCM.",
         ),
         "Most of the published lead is not CA's or the bandits': FedPdp alone is 10 and 18 points ahead of FedAvg "
