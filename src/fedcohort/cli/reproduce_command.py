@@ -78,9 +78,9 @@ def _check_options(what: str | None, options: Mapping[str, Any]) -> None:
     }
     for (one, other), rule in excluded.items():
         check(not {one, other} <= {*given}, f"{texts[one]} with {texts[other]}", rule, "leave one out")
-    for option in given if what is None else ():
+    if what is None and given:
         remedy = "name it, e.g. flash:table1, or all"
-        raise ConfigError(f"{texts[option]} without a table", "it says what is done with one", remedy)
+        raise ConfigError(f"{texts[given[0]]} without a table", "it says what is done with one", remedy)
 
 
 def _stored(what: str, scale: str | None, out: Path) -> list[Path]:

@@ -74,11 +74,11 @@ def bandit_cells(scale: str) -> Sequence[Cell]:
     """Three bandits in two settings, all on FLASH's loss: accuracy, virtual time, and what the bandit itself takes."""
     known = flash.selectors(scale)
     others = {row: flash.bandit(scale, row.replace(" ", "-")) for row in (NEURAL, RESTLESS)}
-    texts = {LINEAR: known[flash.FLASH], **others, PERFECT_ROW: ""}
+    texts = {LINEAR: known[flash.FLASH], **others}
     found = []
-    for row, text in texts.items():
+    for row in (*texts, PERFECT_ROW):
         for setting, level in SETTINGS.items():
-            selector = text or flash.best_choice(level[0])
+            selector = flash.best_choice(level[0]) if row == PERFECT_ROW else texts[row]
             keys = flash.run(scale, selector, flash.world(*level, scale=scale), loss=flash.objective(CIFAR))
             if row == PERFECT_ROW:
                 found.append(Cell(row, column(setting, ACCURACY), keys, quantity("best")))

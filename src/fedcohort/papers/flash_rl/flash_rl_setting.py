@@ -40,7 +40,7 @@ AGENT = (
     "fixed ends; its outputs begin at zero, and every place of the cohort is learned from; the authors' code takes a "
     "signed mean for the divergence of eq. 5 (`divergence='repo'`)"
 )
-COMPONENTS = (
+OF_TABLES = (  # beside AGENT: not true of Fig. 3
     "14 principal components instead of 100",
     "FAVOR is the authors' comparison version: it learns from one client a round, and has of these repairs only those "
     "of the network and inputs that it shares",
@@ -60,7 +60,7 @@ DEPARTURES = {
         "rewards from 1,000 validation images at the server; the authors' code takes the test set",
         "with a third or half of the rounds the agent learns a third or half as often",
         AGENT,
-        *COMPONENTS,
+        *OF_TABLES,
         MOMENTUM,
         "several seeds instead of 1",
     ),
@@ -69,7 +69,7 @@ DEPARTURES = {
         "on MNIST the CNN of 20,522 parameters",
         "best accuracy over an evaluation every fifth round; rewards from validation data, not from the test set",
         AGENT,
-        *COMPONENTS,
+        *OF_TABLES,
         MOMENTUM,
         "several seeds instead of 1",
     ),
@@ -77,7 +77,7 @@ DEPARTURES = {
         _SAMPLES,
         "rewards from validation data; the authors' code takes the test set",
         AGENT,
-        *COMPONENTS,
+        *OF_TABLES,
         MOMENTUM,
         "several seeds instead of 1",
     ),
