@@ -190,7 +190,7 @@ _EXPONENT = np.int32(0x7F800000)  # all ones in infinities and NaN
 
 @kernel
 def change(w: Floats, start: Floats, delta: Floats) -> bool:
-    """delta = w - start; whether all of it is finite, by its bits: arithmetic is compiled as if nothing else were."""
+    """delta = w - start; whether all of it is finite, by its bits: x - x cancels where sums may be reordered."""
     for i in range(w.size):
         delta[i] = w[i] - start[i]
     odd = 0
