@@ -107,6 +107,21 @@ NETWORKS = {
         ),
     ),
     "relu first and last": Network((3, 4, 4), (ReLU(), Flatten(), Linear(4), ReLU())),
+    "tiles": Network(
+        (3, 13, 14),
+        (
+            Conv(6, 5),
+            GroupNorm(2),
+            ReLU(),
+            Conv(4, 5, 2, bias=False),
+            Residual((Conv(4, 5, 2), ReLU())),
+            Conv(5, 5, 6),
+            GlobalAvgPool(),
+            Flatten(),
+            Linear(3),
+        ),
+    ),
+    "tiles, batch": Network((2, 6, 11), (Conv(4, 5, 1), BatchNorm(), ReLU(), Conv(3, 5, 4), Flatten(), Linear(3))),
     "resnet-8": resnet((3, 8, 8), (4, 8, 8), classes=4),
     "resnet-14, batch": resnet((3, 8, 8), (4, 8), 2, classes=4, norm="batch"),
 }

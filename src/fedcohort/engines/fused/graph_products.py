@@ -12,6 +12,7 @@ import numpy as np
 
 from .backward import total
 from .compile import kernel, part
+from .graph_norms import line_at
 from .graph_rows import (
     BIAS,
     D_AT,
@@ -41,6 +42,7 @@ from .graph_rows import (
     ZERO,
     call_sums,
 )
+from .graph_tiles import tiled, tiled_backward, tiled_forward
 from .kernels import HOT, Floats, Table, fill, parts, turn
 from .vectors import LANES, call_panels
 
@@ -96,6 +98,9 @@ def conv_forward_step(
     row: Table, ws: Floats, w: Floats, g: Floats, stats: Floats, s: int, train: int, key: int, first: int
 ) -> None:
     """Convolution, row by row of the output."""
+    if tiled(row, s):
+        tiled_forward(row, ws, w, s, first)
+        return
     k, ci, co, stride, wide = row[SIZE_Y], row[S_C], row[D_C], row[STRIDE], row[D_W]
     if stride > 1:
         deal_out(row, ws, s)
@@ -125,7 +130,7 @@ def conv_forward_step(
 
 @kernel
 def by_weights(row: Table, ws: Floats, g: Floats, s: int) -> None:
-    """Gradients by weights and biases, added to g."""
+    """Gradients by weights, added to g."""
     k, ci, co, stride, run = row[SIZE_Y], row[S_C], row[D_C], row[STRIDE], row[D_W] * s
     start, line, plane, part = input_of(row, s)
     up_line = (row[D_W] + 2 * row[D_GB]) * s
@@ -144,10 +149,15 @@ def by_weights(row: Table, ws: Floats, g: Floats, s: int) -> None:
             row[SUMS], co, taps.size, g, row[WEIGHT], taps.size, ws, up, up_plane, up_line,
             ws, start + y * stride * line, taps, stride * line, few, run,
         )  # fmt: skip
-        for o in range(co if row[BIAS] >= 0 else 0):
-            for i in range(few):
-                at = up + o * up_plane + i * up_line
-                g[row[BIAS] + o] += total(ws[at : at + run])
+
+
+@kernel
+def by_bias(row: Table, ws: Floats, g: Floats, s: int) -> None:
+    """Gradients by biases, added to g."""
+    for o in range(row[D_C] if row[BIAS] >= 0 else 0):
+        for y in range(row[D_H]):
+            at = line_at(row[D_GAT], row[D_GB], row[D_H], row[D_W], o, y, s)
+            g[row[BIAS] + o] += total(ws[at : at + row[D_W] * s])
 
 
 @kernel
@@ -214,6 +224,10 @@ def conv_backward_step(
     row: Table, ws: Floats, w: Floats, g: Floats, stats: Floats, s: int, train: int, key: int, first: int
 ) -> None:
     """All gradients of a convolution."""
+    by_bias(row, ws, g, s)
+    if tiled(row, s):
+        tiled_backward(row, ws, g, s)
+        return
     by_weights(row, ws, g, s)
     if row[WRITES] >= 0 and row[STRIDE] == 1:
         by_input(row, ws, w, s)

@@ -20,6 +20,7 @@ from fedcohort.errors import TrainingError
 
 from . import graph_places as places
 from . import graph_rows as at
+from . import graph_tiles
 from .blocks import panels
 from .compile import Compiled
 from .compile import prepare as compile_all
@@ -85,6 +86,7 @@ class _Step:
     kept: int = 0  # floats per sample that the backward step needs
     scratch: int = 0  # floats per sample
     constants: tuple[float, ...] = ()
+    fixed: int = 0  # floats that the backward step needs, whatever the number of samples
     shapes: tuple[Shape, Shape] = ((0, 0, 0), (0, 0, 0))
 
     def __post_init__(self) -> None:
@@ -203,16 +205,20 @@ class _Builder:
         side = [(n + 2 * pad - k) // stride + 1 for n in (high, wide)]
         out = self._new((layer.out, side[0], side[1]))
         across = -(-(wide + 2 * pad) // stride)
+        tiled, fixed = False, 0
         if stride == 1:
             source.border = max(source.border, pad)
             out.edge = max(k - 1 - pad, 0)
             kept = scratch = 0
+            if tiled := graph_tiles.pays(k, c, side[1]):
+                fixed, kept, scratch = graph_tiles.room((c, layer.out), (high, side[0]), side[1], pad)
         else:
             down = -(-(high + 2 * pad) // stride)
             out.edge = max((k - 1) // stride, down - side[0], across - side[1])
             kept, scratch = c * (high + 2 * pad) * stride * across, c * stride * across
-        fields = {at.SIZE_Y: k, at.SIZE_X: k, at.STRIDE: stride, at.PAD: pad, **self._weights(layer.bias)}
-        self.steps.append(_Step("conv", source, out, None, fields, kept, scratch))
+        fields = {at.SIZE_Y: k, at.SIZE_X: k, at.STRIDE: stride, at.PAD: pad, at.TILED: int(tiled)}
+        fields |= self._weights(layer.bias)
+        self.steps.append(_Step("conv", source, out, None, fields, kept, scratch, fixed=fixed))
         return _Value(out)
 
     def _linear(self, layer: networks.Linear, value: _Value) -> _Value:
@@ -308,7 +314,7 @@ def program_of(network: Network, room: int) -> Program:
         for column, number in step.fields.items():
             row[column] = number
         row[at.SCRATCH] = scratch
-        row[at.KEPT], floats = floats, floats + _room(step.kept * room)
+        row[at.KEPT], floats = floats, floats + _room(step.kept * room + step.fixed)
         row[at.CONSTANTS], floats = floats, floats + _room(len(step.constants))
         constants += [(int(row[at.CONSTANTS]) + i, number) for i, number in enumerate(step.constants)]
         _describe(row, step)

@@ -54,8 +54,9 @@ _P = types.CPointer(types.float32)
     ZERO,  # workspace: a zero
     PANELS,  # address of the compiled `panels`
     SUMS,  # address of the compiled `weight_sums`
+    TILED,  # 1: a convolution may go by tiles
     WIDTH,
-) = range(40)
+) = range(41)
 
 STEP_OF = types.void(I, F, FS, F, F, N, N, N, N)  # row, workspace, weights, gradient, statistics, s, train, key, first
 SUMS_OF = types.void(N, N, _P, N, N, _P, N, N, N, _P, N, types.CPointer(types.int64), N, N, N)
