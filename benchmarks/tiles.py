@@ -1,6 +1,6 @@
-"""What tiles gain: 5 x 5 convolutions of the fused engine with and without them, interleaved in one run.
+"""What tiles gain: convolutions of the fused engine with and without them, interleaved in one run.
 
-    python benchmarks/tiles.py            prints a table, and the whole step of a LeNet with group normalisation
+    python benchmarks/tiles.py            prints a table; its last rows are all steps of a network
 
 One thread, blocks of 16 samples, forward and backward; the best of five.
 """
@@ -19,15 +19,22 @@ from fedcohort.engines.fused.graph_program import program_of
 from fedcohort.engines.fused.graph_rows import call_step
 from fedcohort.engines.fused.graph_runner import _USERS, BLOCK
 
-CASES = (  # channels in and out, side, padding
-    (3, 6, 32, 0),
-    (6, 16, 14, 0),
-    (2, 8, 32, 0),
-    (16, 32, 14, 2),
-    (16, 32, 7, 2),
-    (64, 64, 14, 2),
+CASES = (  # channels in and out, kernel, side, padding
+    (3, 6, 5, 32, 0),
+    (6, 16, 5, 14, 0),
+    (2, 8, 5, 32, 0),
+    (16, 32, 5, 14, 2),
+    (16, 32, 5, 7, 2),
+    (64, 64, 5, 14, 2),
+    (8, 8, 3, 32, 1),
+    (16, 16, 3, 32, 1),
+    (32, 32, 3, 16, 1),
+    (64, 64, 3, 8, 1),
 )
-LENET = networks.lenet((3, 32, 32), (6, 16), 5, (120, 84), 10, 0, "group")
+NETWORKS = {
+    "LeNet with group normalisation": networks.lenet((3, 32, 32), (6, 16), 5, (120, 84), 10, 0, "group"),
+    "ResNet-8": networks.resnet((3, 32, 32), (16, 32, 64), classes=10),
+}
 pays = graph_tiles.pays
 
 
@@ -71,11 +78,12 @@ def compare(network, only=None):
 
 def main():
     print("| | plain (us per sample) | tiles | ratio |\n|---|---|---|---|")
-    for ci, co, side, padding in CASES:
-        layers = (networks.Conv(ci, 1), networks.Conv(co, 5, padding), networks.GlobalAvgPool(), networks.Flatten())
+    for ci, co, k, side, padding in CASES:
+        layers = (networks.Conv(ci, 1), networks.Conv(co, k, padding), networks.GlobalAvgPool(), networks.Flatten())
         network = networks.Network((ci, side, side), (*layers, networks.Linear(10)))
-        print(f"| {ci} to {co} channels, {side} x {side}, padding {padding} {compare(network, 1)}")
-    print(f"| LeNet with group normalisation, all steps {compare(LENET)}")
+        print(f"| {k} x {k}, {ci} to {co} channels, {side} x {side}, padding {padding} {compare(network, 1)}")
+    for name, network in NETWORKS.items():
+        print(f"| {name}, all steps {compare(network)}")
 
 
 if __name__ == "__main__":

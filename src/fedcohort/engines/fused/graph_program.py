@@ -211,7 +211,7 @@ class _Builder:
             out.edge = max(k - 1 - pad, 0)
             kept = scratch = 0
             if tiled := graph_tiles.pays(k, c, side[1]):
-                fixed, kept, scratch = graph_tiles.room((c, layer.out), (high, side[0]), side[1], pad)
+                fixed, kept, scratch = graph_tiles.room(k, (c, layer.out), (high, side[0]), side[1], pad)
         else:
             down = -(-(high + 2 * pad) // stride)
             out.edge = max((k - 1) // stride, down - side[0], across - side[1])

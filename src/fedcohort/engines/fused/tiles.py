@@ -2,10 +2,10 @@
 
     A. Lavin, S. Gray: Fast algorithms for convolutional neural networks. CVPR 2016.
 
-A filter w of 5 taps over 8 inputs d gives a tile of 4 outputs y. Taken as polynomials, all of them are known by
-their values at 8 points (0, +-1, +-2, +-1/2 and infinity), and there a convolution is one product for each point:
+A filter w of k taps over n = k + 3 inputs d gives a tile of 4 outputs y. Taken as polynomials, all of them are known by
+their values at n points (0, +-1, +-2, with five taps +-1/2 too, and infinity), where a convolution is one product each:
 
-    y  = A^T [(G w) * (B^T d)]      8 products instead of 20                                                     (1)
+    y  = A^T [(G w) * (B^T d)]      n products instead of 4 k: 8 of 20, or 6 of 12                               (1)
     dw = G^T [(A dy) * (B^T d)]     the gradient by the filter                                                   (2)
     dd = B [(G w) * (A dy)]         the gradient by the inputs, to be added up where tiles overlap               (3)
 
@@ -27,14 +27,19 @@ from numba.extending import intrinsic
 
 from .vectors import CONTRACT, I64, LANES, VEC, N, Run, at_offset
 
-TAPS, TILE, SPAN = 5, 4, 8  # of the filter, outputs, and inputs (as many as there are points)
-POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)  # infinity is the last one
-_PAIRS = POINTS[1::2]
-_DISTANCES = [math.prod(here - other for other in POINTS if other != here) for here in POINTS]
-_SCALES = [-1.0 / _DISTANCES[0], *(1.0 / each for each in _DISTANCES[1:]), 1.0]  # row 0 of B^T has its sign changed
-_SQUARES = {a: [b * b for b in _PAIRS if b != a] for a in _PAIRS}  # of the other pairs
+TILE = 4  # outputs
+PAIRS = {3: (1.0, 2.0), 5: (1.0, 2.0, 0.5)}  # points other than 0 and infinity, by number of taps: each with both signs
 
 Vectors = list[Any]
+Formula = Callable[["_Builder", Sequence[Any]], Vectors]
+
+
+def _product(pairs: Sequence[float]) -> list[float]:
+    """Coefficients, lowest first, of the product of (z - a^2), a polynomial in z = x^2."""
+    found = [1.0]
+    for a in pairs:
+        found = [low - a * a * high for low, high in zip([0.0, *found], [*found, 0.0], strict=True)]
+    return found
 
 
 class _Builder:
@@ -44,9 +49,9 @@ class _Builder:
         self.builder = builder
 
     def total(self, *terms: tuple[float, Any]) -> Any:
-        """Sum of factor * vector, beginning with the first."""
+        """Sum of factor * vector; terms without a factor come first."""
         found = None
-        for factor, vector in terms:
+        for factor, vector in sorted(terms, key=lambda term: term[0] != 1.0):
             if found is None:
                 found = vector if factor == 1.0 else self._scaled(factor, vector)
             elif factor in (1.0, -1.0):
@@ -63,62 +68,72 @@ class _Builder:
         return [self.total((1.0, even), (1.0, odd)), self.total((1.0, even), (-1.0, odd))]
 
 
-def _at_points(b: _Builder, d: Sequence[Any]) -> Vectors:
-    """B^T d."""
-    found = [b.total((1.0, d[0]), (-1.0, d[6]), (5.25, b.total((1.0, d[4]), (-1.0, d[2]))))]
-    for a in _PAIRS:
-        x, y = sum(_SQUARES[a]), math.prod(_SQUARES[a])
-        even = b.total((1.0, d[6]), (-x, d[4]), (y, d[2]))
-        found += b.both(even, b.total((a, d[5]), (-x * a, d[3]), (y * a, d[1])))
-    return [*found, b.total((1.0, d[7]), (-1.0, d[1]), (5.25, b.total((1.0, d[3]), (-1.0, d[5]))))]
+class _Points:
+    """The transformations of filters with so many taps."""
+
+    def __init__(self, taps: int) -> None:
+        self.taps = taps
+        self.pairs = PAIRS[taps]
+        self.span = taps + TILE - 1  # inputs, and points
+        self.whole = _product(self.pairs)
+        self.without = {a: _product([b for b in self.pairs if b != a]) for a in self.pairs}
+
+    def at_points(self, b: _Builder, d: Sequence[Any]) -> Vectors:
+        """B^T d."""
+        found = [b.total(*((c, d[2 * i]) for i, c in enumerate(self.whole)))]
+        for a in self.pairs:
+            even = b.total(*((c, d[2 * i + 2]) for i, c in enumerate(self.without[a])))
+            found += b.both(even, b.total(*((a * c, d[2 * i + 1]) for i, c in enumerate(self.without[a]))))
+        return [*found, b.total(*((c, d[2 * i + 1]) for i, c in enumerate(self.whole)))]
+
+    def from_points(self, b: _Builder, z: Sequence[Any]) -> Vectors:
+        """B z."""
+        out: list[list[tuple[float, Any]]] = [[] for _ in range(self.span)]
+        for i, c in enumerate(self.whole):
+            out[2 * i].append((c, z[0]))
+            out[2 * i + 1].append((c, z[-1]))
+        for a, even, odd in self._halves(b, z):
+            for i, c in enumerate(self.without[a]):
+                out[2 * i + 2].append((c, even))
+                out[2 * i + 1].append((a * c, odd))
+        return [b.total(*terms) for terms in out]
+
+    def powers(self, b: _Builder, g: Sequence[Any]) -> Vectors:
+        """A g."""
+        found = [g[0]]
+        for a in self.pairs:
+            even, odd = (b.total(*((a**i, g[i]) for i in range(start, len(g), 2))) for start in (0, 1))
+            found += b.both(even, odd)
+        return [*found, g[-1]]
+
+    def collected(self, b: _Builder, z: Sequence[Any], count: int = TILE) -> Vectors:
+        """A^T z."""
+        halves = self._halves(b, z)
+        out = [[(a**i, odd if i % 2 else even) for a, even, odd in halves] for i in range(count)]
+        out[0].append((1.0, z[0]))
+        out[-1].append((1.0, z[-1]))
+        return [b.total(*terms) for terms in out]
+
+    def filtered(self, b: _Builder, w: Sequence[Any]) -> Vectors:
+        """G w."""
+        return self._divided(b, self.powers(b, w))
+
+    def unfiltered(self, b: _Builder, z: Sequence[Any]) -> Vectors:
+        """G^T z."""
+        return self.collected(b, self._divided(b, z), self.taps)
+
+    def _halves(self, b: _Builder, z: Sequence[Any]) -> list[tuple[float, Any, Any]]:
+        """For each pair the sum of its two values and their difference."""
+        return [(a, *b.both(z[2 * i + 1], z[2 * i + 2])) for i, a in enumerate(self.pairs)]
+
+    def _divided(self, b: _Builder, z: Sequence[Any]) -> Vectors:
+        """By the product of each point's distances from the others."""
+        points = [0.0, *(sign * a for a in self.pairs for sign in (1, -1))]
+        far = [math.prod(here - other for other in points if other != here) for here in points]
+        return [b.total((1.0 / each, vector)) for each, vector in zip([*far, 1.0], z, strict=True)]
 
 
-def _from_points(b: _Builder, z: Sequence[Any]) -> Vectors:
-    """B z."""
-    pairs = {a: b.both(z[i], z[i + 1]) for a, i in zip(_PAIRS, (1, 3, 5), strict=True)}
-    out = {i: [(sign, z[0])] for i, sign in zip((0, 2, 4, 6), (1.0, -5.25, 5.25, -1.0), strict=True)}
-    out |= {i: [(sign, z[7])] for i, sign in zip((7, 5, 3, 1), (1.0, -5.25, 5.25, -1.0), strict=True)}
-    for a, (even, odd) in pairs.items():
-        for i, factor in zip((6, 4, 2), (1.0, -sum(_SQUARES[a]), math.prod(_SQUARES[a])), strict=True):
-            out[i].append((factor, even))
-            out[i - 1].append((factor * a, odd))
-    return [b.total(*out[i]) for i in range(SPAN)]
-
-
-def _scaled(b: _Builder, z: Sequence[Any]) -> Vectors:
-    """What G is more than A."""
-    return [b.total((scale, each)) for scale, each in zip(_SCALES, z, strict=True)]
-
-
-def _raise(b: _Builder, g: Sequence[Any]) -> Vectors:
-    """A g."""
-    found = [g[0]]
-    for a in _PAIRS:
-        even, odd = (b.total(*((a**i, g[i]) for i in range(start, len(g), 2))) for start in (0, 1))
-        found += b.both(even, odd)
-    return [*found, g[-1]]
-
-
-def _collect(b: _Builder, z: Sequence[Any], count: int = TILE) -> Vectors:
-    """A^T z."""
-    pairs = [(a, *b.both(z[i], z[i + 1])) for a, i in zip(_PAIRS, (1, 3, 5), strict=True)]
-    out = [[(a**i, odd if i % 2 else even) for a, even, odd in pairs] for i in range(count)]
-    out[0].append((1.0, z[0]))
-    out[-1].append((1.0, z[7]))
-    return [b.total(*terms) for terms in out]
-
-
-def _filter(b: _Builder, w: Sequence[Any]) -> Vectors:
-    """G w."""
-    return _scaled(b, _raise(b, w))
-
-
-def _unfilter(b: _Builder, z: Sequence[Any]) -> Vectors:
-    """G^T z."""
-    return _collect(b, _scaled(b, z), TAPS)
-
-
-def _make(inputs: int, outputs: int, formula: Callable[[_Builder, Sequence[Any]], Vectors], add: bool = False) -> Any:
+def _make(inputs: int, outputs: int, formula: Formula, add: bool = False) -> Any:
     """B[i] = (B[i] +) formula of A[0 ..], over runs of `length` floats that are `ar` and `br` apart."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -148,7 +163,10 @@ def _make(inputs: int, outputs: int, formula: Callable[[_Builder, Sequence[Any]]
     return tile
 
 
-at_points = _make(SPAN, SPAN, _at_points)
-from_points = _make(SPAN, SPAN, _from_points, add=True)
-powers, collected = _make(TILE, SPAN, _raise), _make(SPAN, TILE, _collect)
-filtered, unfiltered = _make(TAPS, SPAN, _filter), _make(SPAN, TAPS, _unfilter)
+_THREE, _FIVE = _Points(3), _Points(5)
+at_points3, at_points5 = (_make(p.span, p.span, p.at_points) for p in (_THREE, _FIVE))
+from_points3, from_points5 = (_make(p.span, p.span, p.from_points, add=True) for p in (_THREE, _FIVE))
+powers3, powers5 = (_make(TILE, p.span, p.powers) for p in (_THREE, _FIVE))
+collected3, collected5 = (_make(p.span, TILE, p.collected) for p in (_THREE, _FIVE))
+filtered3, filtered5 = (_make(p.taps, p.span, p.filtered) for p in (_THREE, _FIVE))
+unfiltered3, unfiltered5 = (_make(p.span, p.taps, p.unfiltered) for p in (_THREE, _FIVE))
