@@ -79,6 +79,19 @@ def test_figures_share_runs_with_the_table():
     assert digests("flash:early-stop") < table
 
 
+def test_at_scale_desk_figures_share_runs_and_numbers_with_the_table():
+    def known(name):
+        cells = papers.chosen(name)[0].cells("desk")
+        return {(tuple(sorted(cell.run.items())), cell.quantity.name) for cell in cells if cell.run}
+
+    noise, skew, both = (known(f"flash:table1-{block}") for block in ("noise", "noniid", "both"))
+    assert known("flash:fig3") <= noise | skew | both  # the three squares of Table I: no run of its own
+    fig2 = known("flash:fig2-cifar")
+    assert len(fig2 & noise) == len(fig2 & skew) == 7  # Random, Oort, FedCor, FLASH and its parts, a perfect choice
+    assert len(fig2) == 28  # as many again at the highest levels
+    assert len(known("flash:fig4-context") & (noise | skew)) == 4  # whole context and Random on FLASH's loss
+
+
 def test_at_scale_desk_the_fedavg_column_has_speeds_that_stay_and_both_readings():
     work = reproduce.plan(papers.chosen("flash:table1-both")[0], "desk")
     days = "virtual days to 47.6 %"  # what the paper's Random reaches
@@ -153,7 +166,7 @@ def test_an_objective_may_have_numbers_in_a_task_s_text():
 
 def test_heat_map_is_a_difference_of_best_accuracies():
     """50 % against 40 % is 10 points."""
-    found = flash_fig3.gain(15, 30)
+    found = flash_fig3.gain(15, 30, "laptop")
     assert found.sources == (("FLASH, noise 15 %", "skewed 30 %"), ("FedCor, noise 15 %", "skewed 30 %"))
     assert found.derive(np.array([50.0, 40.0]), np.array([40.0, 45.0])).tolist() == [10.0, -5.0]
 

@@ -25,7 +25,9 @@ from fedcohort.papers.study import (
     common_target,
     derived,
     of_scale,
+    our_own,
     quantity,
+    share_of_terminal,
     until,
 )
 from fedcohort.papers.verdicts import UNKNOWN
@@ -194,6 +196,26 @@ def test_a_known_number_needs_no_run_that_it_was_measured_against(tmp_path):
     assert reproduce.missing(work, store) == []
 
 
+def test_a_target_is_taken_from_results_where_its_run_is_gone(tmp_path):
+    """The rounds to half of b's terminal accuracy, which the result beside it knows: b is not run again."""
+    rounds = until(share_of_terminal(("b", "x"), 0.5))
+
+    def study(name, what):
+        runs = {"a": RUN, "b": {**RUN, "selector": "round-robin"}}
+        return Study(
+            name, "T", lambda _: [Cell(row, "x", keys, what) for row, keys in runs.items()], lambda _: [], SEEDS
+        )
+
+    store, empty = Store(tmp_path / "whole"), Store(tmp_path / "runs")
+    accuracy = reproduce.plan(study("t:accuracy", quantity("terminal")), "smoke", 1)
+    result_files.save(reproduce.perform(accuracy, store, workers=1), tmp_path)
+    work = reproduce.plan(study("t:rounds", rounds), "smoke", 1, result_files.file_of("t:rounds", "smoke", tmp_path))
+    empty.obtain(work.configs[("a", "x"), 0])
+    found, by_run = reproduce.result(work, empty)["cells"], reproduce.result(work, store)["cells"]
+    assert found[0]["values"] == by_run[0]["values"] != {}
+    assert (found[0]["against"], found[1]["values"]) == ([("b", "x")], {})
+
+
 def test_runs_of_the_main_claim_come_first_and_can_be_asked_for_alone():
     def cells(scale):
         del scale
@@ -263,8 +285,10 @@ def test_at_the_larger_scales_the_main_claim_has_six_seeds_and_the_others_three(
     seeds = {who: [run.seed for run in work.runs() if run.selector == who] for who in ("afl", "oort", "uniform")}
     assert seeds == {"afl": [0, 1, 2], "oort": [*range(6)], "uniform": [*range(6)]}
     assert len(reproduce.plan(study, "desk", 6).runs()) == 18  # who names a number gets it
-    assert len(reproduce.plan(study, "laptop").runs()) == 18
+    assert [len(reproduce.plan(study, scale).runs()) for scale in ("laptop", "paper", "smoke")] == [15, 15, 18]
     assert len(reproduce.plan(brief, "desk").runs()) == 18  # six decide a single other claim
+    asked = Study("t:t", "T", cells, lambda _: [claims[0], *our_own(claims[1:2])], dict.fromkeys(SCALES, 6))
+    assert len(reproduce.plan(asked, "desk").runs()) == 15  # but not a question of our own
     alone = Study("t:t", "T", cells, lambda _: claims[:1], dict.fromkeys(SCALES, 6))
     assert len(reproduce.plan(alone, "desk").runs()) == 15  # what no claim is about has three
     made = reproduce.perform(work, Store(tmp_path / "runs"), keep=tmp_path)

@@ -106,10 +106,12 @@ def _run(
         found = reproduce.result(work, store)
         if not found["done"]:
             return found
-        found["cost"] = result_files.load(before, claims=False).get("cost", {}) if before.exists() else {}
     else:
         with watched(reproduce.missing(work, store, main), store) as bar:
             found = reproduce.perform(work, store, bar.hear, keep=out, main=main, workers=workers)
+    if before.exists() and not found.get("cost", {}).get("run_now"):  # what is there was run with other versions
+        earlier = result_files.load(before, claims=False)
+        found |= {key: earlier[key] for key in ("versions", "cost") if key in earlier}
     path = result_files.save(found, out)
     Console(stderr=True).print(f"result: {path}")
     return found

@@ -57,8 +57,8 @@ READING = f"""## How to read the tables
   own (not corrected over tables), and {ENOUGH} seeds can decide it. The others are corrected for their number (Holm)
   and need more. With fewer seeds than that a claim is *undecided*: the differences show a direction only. *Inside the
   noise*: enough seeds, and they do not agree. *Not measured*: runs are missing. Claims that are "not in the
-  paper" are our own questions, and are counted apart. At the scales `desk` and `paper`, where a run takes minutes, only
-  the main claim has six seeds; other cells have three, for six would not decide several claims either.
+  paper" are our own questions, and are counted apart. Only what the main claim is about must have six seeds, other
+  cells three, for six would not decide several claims either; `--seeds 6` asks for six of everything.
 * Values, configurations and digests of every run are in `results/`. An incomplete study says so: the same command
   continues it, and keeps what is known of runs whose digests are still the same. Some were made with earlier kernels
   of the engine, which round otherwise in the last bit; training makes that a point more or less, either way. So a run

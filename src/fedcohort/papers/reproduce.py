@@ -26,7 +26,7 @@ from fedcohort.errors import ConfigError, StoreError, UnknownName, check
 from fedcohort.experiment.config import RunConfig, from_mapping
 from fedcohort.experiment.metrics import paired
 from fedcohort.experiment.metrics.paired import VERDICT_SEEDS
-from fedcohort.experiment.metrics.stored_metrics import RunRecord, record
+from fedcohort.experiment.metrics.stored_metrics import RunRecord, metric, record
 from fedcohort.experiment.runner import Event, OnEvent
 from fedcohort.experiment.runs import versions
 from fedcohort.experiment.store import Store
@@ -80,7 +80,8 @@ class StudyWork:
         first = self._places(claims[:1])
         beside = {cell.place for cell in self.cells if PERFECT_ROW in cell.place and _meets(cell.place, first)}
         rank = {at: 0 if at[0] in first else 1 if at[0] in beside else 2 for at in self.configs}
-        decided = self._places(claims) if len(claims) <= 2 else first  # a single other claim is not corrected
+        single = [claim for claim in claims[1:] if len(claims) == 2 and not claim.ours]  # which is not corrected
+        decided = first | self._places(single)
         few = self.asked[: self.others]
         ordered = [at for at in self.configs if at[1] in (self.asked if at[0] in decided else few)]
         if main:
@@ -297,19 +298,34 @@ class _Values:
 
     def _measure(self, cell: Cell, seed: int) -> tuple[Any, set[tuple[Place, int]]]:
         """The number, and the runs that it is measured against and that are not there."""
-        lacking: set[tuple[Place, int]] = set()
-
-        def against(place: Place) -> RunRecord:
-            self.against.setdefault(cell.place, set()).add(place)
-            if not self.finished(place, seed):
-                lacking.add((place, seed))
-            return self.record(place, seed)
-
+        others = _Others(self, cell.place, seed)
         try:
-            value = cell.quantity.compute(self.record(cell.place, seed), against)
+            value = cell.quantity.compute(self.record(cell.place, seed), others)
         except StoreError:
-            return _UNKNOWN, lacking
-        return None if value is None else float(value) * cell.quantity.factor, lacking
+            return _UNKNOWN, others.lacking
+        return None if value is None else float(value) * cell.quantity.factor, others.lacking
+
+
+class _Others:
+    """What a cell is measured against (see `study.Lookup`): notes which cells, and the runs that are not there."""
+
+    def __init__(self, values: _Values, place: Place, seed: int) -> None:
+        self.values, self.seed = values, seed
+        self.against = values.against.setdefault(place, set())
+        self.lacking: set[tuple[Place, int]] = set()
+
+    def __call__(self, place: Place) -> RunRecord:
+        self.against.add(place)
+        if not self.values.finished(place, self.seed):
+            self.lacking.add((place, self.seed))
+        return self.values.record(place, self.seed)
+
+    def terminal(self, place: Place) -> Value:
+        known = self.values.work.known.get((self.values.work.digests[place, self.seed], "terminal", None), _UNKNOWN)
+        if known is _UNKNOWN or self.values.finished(place, self.seed):
+            return metric("terminal").compute(self(place))
+        self.against.add(place)
+        return None if known is None else float(known) / 100.0
 
 
 def _derived(derive: Derivation, sources: Sequence[Mapping[int, Value]]) -> dict[int, Value]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +20,26 @@ from fedcohort.experiment.perfect_choice import PERFECT
 
 SCALES = ("smoke", "laptop", "desk", "paper")
 SEEDS = {"smoke": 1, "laptop": 6, "desk": 6, "paper": 6}  # by scale: as many as a verdict on the main claim needs
-OTHERS = {"desk": 3, "paper": 3}  # by scale: seeds of other cells, where runs take minutes; see `StudyWork.wanted`
+OTHERS = {"laptop": 3, "desk": 3, "paper": 3}  # by scale: seeds of other cells; see `StudyWork.wanted`
 PERFECT_ROW = "perfect choice"  # the row of a selector that knows the truth
 PERFECT_COHORTS = "perfect choice, even cohorts"  # beside it, where that one asks some clients only: "complete" for all
 OURS = "not in the paper: "  # how the words of a claim begin that is our own question
 Place = tuple[str, str]  # row, column
-Lookup = Callable[[Place], RunRecord]  # the run of another cell, same seed
 Value = float | None
 BySeed = NDArray[np.float64]  # one number for each seed
 Derivation = Callable[..., BySeed | None]  # from the numbers of each source
+
+
+class Lookup(Protocol):
+    """Other cells, same seed."""
+
+    def __call__(self, place: Place) -> RunRecord:
+        """The run of a cell."""
+        ...
+
+    def terminal(self, place: Place) -> Value:
+        """The terminal accuracy of its run, which results know for longer than runs are kept."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +124,7 @@ def share_of_terminal(place: Place, share: float = 1.0) -> Callable[[RunRecord, 
 
     def target(record: RunRecord, others: Lookup) -> Value:
         del record
-        end = metric("terminal").compute(others(place))
+        end = others.terminal(place)
         return None if end is None else share * end
 
     return target
