@@ -126,3 +126,20 @@ def test_every_study_of_selection_has_a_perfect_choice(study):
     cells = papers.studies()[study].cells("laptop")
     names = {name for cell in cells for name in cell.place}
     assert any(PERFECT_ROW in name for name in names) == (study not in CHOICE_IS_GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out", "words"),
+    [
+        ("hetero-select:participation", {("HeteRo-Select", "75 %"), ("random", "75 %")}, "75 % of the clients"),
+        ("fedcm:table4", {("class heterogeneity, CA, Dirac delta", "FedProx")}, "without FedProx with CA"),
+        ("fedcm:table5", {("client heterogeneity, CA, classification loss", "FedProx")}, "without FedProx with CA"),
+    ],
+)
+def test_what_is_left_out_at_scale_desk_is_told_and_no_claim_of_the_paper_needs_it(name, left_out, words):
+    study = papers.studies()[name]
+    desk, laptop = ({cell.place for cell in study.cells(scale)} for scale in ("desk", "laptop"))
+    assert left_out <= laptop - desk
+    assert any(words in told for told in study.departures["desk"])
+    claims = [{claim.words for claim in study.claims(scale) if not claim.ours} for scale in ("desk", "laptop")]
+    assert claims[0] == claims[1]

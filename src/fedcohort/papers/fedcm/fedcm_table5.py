@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcohort.papers.fedcm.fedcm_setting import AVG, DEPARTURES, WORLDS, row
-from fedcohort.papers.fedcm.fedcm_table4 import Numbers, grid, rivals
+from fedcohort.papers.fedcm.fedcm_setting import AVG, WORLDS, row
+from fedcohort.papers.fedcm.fedcm_table4 import Numbers, departures, grid, rivals
 from fedcohort.papers.published import published
-from fedcohort.papers.study import SEEDS, Cell, Claim, Study, and_also, share_of_terminal, until
+from fedcohort.papers.study import SEEDS, Cell, Claim, Study, share_of_terminal, until
 
 PUBLISHED: Numbers = published("fedcm", "table5")
 
@@ -31,8 +31,7 @@ STUDIES = (
         cells,
         claims,
         SEEDS,
-        and_also(
-            DEPARTURES,
+        departures(
             "the target is FedAvg's terminal accuracy, same seed",
             "FedAvg's own cell is the first round at that accuracy; the paper prints its last round, 100",
         ),
