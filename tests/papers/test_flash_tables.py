@@ -88,7 +88,7 @@ def test_at_scale_desk_figures_share_runs_and_numbers_with_the_table():
     assert known("flash:fig3") <= noise | skew | both  # the three squares of Table I: no run of its own
     fig2 = known("flash:fig2-cifar")
     assert len(fig2 & noise) == len(fig2 & skew) == 7  # Random, Oort, FedCor, FLASH and its parts, a perfect choice
-    assert len(fig2) == 28  # as many again at the highest levels
+    assert len(fig2) == 21  # as many again with the most noise
     assert len(known("flash:fig4-context") & (noise | skew)) == 4  # whole context and Random on FLASH's loss
 
 
