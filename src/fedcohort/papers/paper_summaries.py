@@ -252,6 +252,8 @@ SUMMARIES: dict[str, PaperSummary] = {
             "FedACS and Oort are level there, and in the uniform environment Rexp3 with them; CMFL is last, as in the "
             "paper (three seeds of each). Of the tolerances 0.4, 0.6 and 0.8 none is ahead at scale laptop (three "
             "seeds); the paper's best is 0.4.",
+            "It asks fewer poisoners than random choice does (seven of eight seeds, scale laptop), where Oort asks more, "
+            "also with its ban (three seeds).",
         ),
         "No reason is known for the missing lead over Oort; the seeds are few. A pool of the least skewed needs "
         "clients that share their images: when each image went to only two clients, FedACS ended behind, probably for "
