@@ -38,10 +38,17 @@ def draw(result: Mapping[str, Any]) -> Sheet:
     """One study: a panel per column, a line per row; columns that are parts of a run make curves."""
     if curve_plots.curves_of(result):
         return curve_plots.draw(result)
-    rows, columns = rows_and_columns(result["cells"])
+    cells = _comparable(result["cells"])
+    rows, columns = rows_and_columns(cells)
     if len(rows) == 1 and len(columns) > 2:  # a curve: its columns become lines
-        return _draw(result, columns, [""], {(c["column"], ""): c for c in result["cells"]})
-    return _draw(result, rows, columns, {(c["row"], c["column"]): c for c in result["cells"]})
+        return _draw(result, columns, [""], {(c["column"], ""): c for c in cells})
+    return _draw(result, rows, columns, {(c["row"], c["column"]): c for c in cells})
+
+
+def _comparable(cells: list[Cell]) -> list[Cell]:
+    """Without differences of cells in the columns of these cells, whose axis they would stretch to zero."""
+    measured = {cell["column"] for cell in cells if cell["config"]}
+    return [cell for cell in cells if cell["config"] or cell["column"] not in measured]
 
 
 def _draw(result: Mapping[str, Any], rows: list[str], columns: list[str], at: Mapping[tuple[str, str], Cell]) -> Sheet:
