@@ -25,13 +25,13 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .vectors import CONTRACT, I64, LANES, VEC, N, Run, at_offset
+from .vectors import CONTRACT, I64, LANES, VEC, LaneRun, N, at_offset
 
 TILE = 4  # outputs
 PAIRS = {3: (1.0, 2.0), 5: (1.0, 2.0, 0.5)}  # points other than 0 and infinity, by number of taps: each with both signs
 
 Vectors = list[Any]
-Formula = Callable[["_Builder", Sequence[Any]], Vectors]
+Formula = Callable[["_TileBuilder", Sequence[Any]], Vectors]
 
 
 def _product(pairs: Sequence[float]) -> list[float]:
@@ -42,7 +42,7 @@ def _product(pairs: Sequence[float]) -> list[float]:
     return found
 
 
-class _Builder:
+class _TileBuilder:
     """Sums of vectors with constant factors."""
 
     def __init__(self, builder: Any) -> None:
@@ -78,7 +78,7 @@ class _Points:
         self.whole = _product(self.pairs)
         self.without = {a: _product([b for b in self.pairs if b != a]) for a in self.pairs}
 
-    def at_points(self, b: _Builder, d: Sequence[Any]) -> Vectors:
+    def at_points(self, b: _TileBuilder, d: Sequence[Any]) -> Vectors:
         """B^T d."""
         found = [b.total(*((c, d[2 * i]) for i, c in enumerate(self.whole)))]
         for a in self.pairs:
@@ -86,7 +86,7 @@ class _Points:
             found += b.both(even, b.total(*((a * c, d[2 * i + 1]) for i, c in enumerate(self.without[a]))))
         return [*found, b.total(*((c, d[2 * i + 1]) for i, c in enumerate(self.whole)))]
 
-    def from_points(self, b: _Builder, z: Sequence[Any]) -> Vectors:
+    def from_points(self, b: _TileBuilder, z: Sequence[Any]) -> Vectors:
         """B z."""
         out: list[list[tuple[float, Any]]] = [[] for _ in range(self.span)]
         for i, c in enumerate(self.whole):
@@ -98,7 +98,7 @@ class _Points:
                 out[2 * i + 1].append((a * c, odd))
         return [b.total(*terms) for terms in out]
 
-    def powers(self, b: _Builder, g: Sequence[Any]) -> Vectors:
+    def powers(self, b: _TileBuilder, g: Sequence[Any]) -> Vectors:
         """A g."""
         found = [g[0]]
         for a in self.pairs:
@@ -106,7 +106,7 @@ class _Points:
             found += b.both(even, odd)
         return [*found, g[-1]]
 
-    def collected(self, b: _Builder, z: Sequence[Any], count: int = TILE) -> Vectors:
+    def collected(self, b: _TileBuilder, z: Sequence[Any], count: int = TILE) -> Vectors:
         """A^T z."""
         halves = self._halves(b, z)
         out = [[(a**i, odd if i % 2 else even) for a, even, odd in halves] for i in range(count)]
@@ -114,19 +114,19 @@ class _Points:
         out[-1].append((1.0, z[-1]))
         return [b.total(*terms) for terms in out]
 
-    def filtered(self, b: _Builder, w: Sequence[Any]) -> Vectors:
+    def filtered(self, b: _TileBuilder, w: Sequence[Any]) -> Vectors:
         """G w."""
         return self._divided(b, self.powers(b, w))
 
-    def unfiltered(self, b: _Builder, z: Sequence[Any]) -> Vectors:
+    def unfiltered(self, b: _TileBuilder, z: Sequence[Any]) -> Vectors:
         """G^T z."""
         return self.collected(b, self._divided(b, z), self.taps)
 
-    def _halves(self, b: _Builder, z: Sequence[Any]) -> list[tuple[float, Any, Any]]:
+    def _halves(self, b: _TileBuilder, z: Sequence[Any]) -> list[tuple[float, Any, Any]]:
         """For each pair the sum of its two values and their difference."""
         return [(a, *b.both(z[2 * i + 1], z[2 * i + 2])) for i, a in enumerate(self.pairs)]
 
-    def _divided(self, b: _Builder, z: Sequence[Any]) -> Vectors:
+    def _divided(self, b: _TileBuilder, z: Sequence[Any]) -> Vectors:
         """By the product of each point's distances from the others."""
         points = [0.0, *(sign * a for a in self.pairs for sign in (1, -1))]
         far = [math.prod(here - other for other in points if other != here) for here in points]
@@ -140,20 +140,20 @@ def _make(inputs: int, outputs: int, formula: Formula, add: bool = False) -> Any
         a, ao, ar, b, bo, br, length = args
         a, b = at_offset(context, builder, sig.args[0], a, ao), at_offset(context, builder, sig.args[3], b, bo)
 
-        def visit(at: Any, run: Run) -> None:
+        def visit(at: Any, run: LaneRun) -> None:
             source, to = ([builder.gep(p, [builder.add(at, builder.mul(r, I64(i)))]) for i in range(n)]
                           for p, r, n in ((a, ar, inputs), (b, br, outputs)))  # fmt: skip
-            found = formula(_Builder(builder), [run.load(p, 0) for p in source])
+            found = formula(_TileBuilder(builder), [run.load(p, 0) for p in source])
             for p, value in zip(to, found, strict=True):
                 run.store(builder.fadd(run.load(p, 0), value) if add else value, p, 0)
 
         whole = builder.sdiv(length, I64(LANES))
         with cgutils.for_range(builder, whole) as j:
-            visit(builder.mul(j.index, I64(LANES)), Run(builder))
+            visit(builder.mul(j.index, I64(LANES)), LaneRun(builder))
         done = builder.mul(whole, I64(LANES))
         left = builder.sub(length, done)
         with builder.if_then(builder.icmp_signed(">", left, I64(0))):
-            visit(done, Run(builder, left))
+            visit(done, LaneRun(builder, left))
         return context.get_dummy_value()
 
     @intrinsic  # type: ignore[untyped-decorator]

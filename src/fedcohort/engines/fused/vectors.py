@@ -108,7 +108,7 @@ def rolled(builder: Any, count: Any, body: Callable[[], None]) -> None:
     builder.position_at_end(behind)
 
 
-class Run:
+class LaneRun:
     """How a tile meets memory: whole vectors, or only the first `left` floats; what lies behind is written back.
 
     Processors differ much in the cost of masked stores. Nobody else writes to a worker's buffers, so this is safe.
@@ -133,7 +133,7 @@ class Run:
         store(builder, value, place)
 
 
-def _tile(builder: Any, rows: int, vectors: int, at: Any, reach: dict[str, Any], run: Run) -> None:
+def _tile(builder: Any, rows: int, vectors: int, at: Any, reach: dict[str, Any], run: LaneRun) -> None:
     """One tile: `rows` x `vectors` accumulators at position `at` of the run, reduced over channel, ky, kx."""
     g = reach
     grid = [(r, v) for r in range(rows) for v in range(vectors)]
@@ -195,17 +195,17 @@ def _run_tiles(builder: Any, rows: int, g: dict[str, Any]) -> None:
     split = builder.and_(lonely, builder.icmp_signed(">", whole, I64(0)))
     whole = builder.sub(whole, builder.zext(split, I64))
     with cgutils.for_range(builder, whole) as j:
-        _tile(builder, rows, wide, builder.mul(j.index, I64(wide * LANES)), g, Run(builder))
+        _tile(builder, rows, wide, builder.mul(j.index, I64(wide * LANES)), g, LaneRun(builder))
     done = cgutils.alloca_once_value(builder, builder.mul(whole, I64(wide * LANES)))
     with builder.if_then(split):
-        _tile(builder, rows, wide - 1, builder.load(done), g, Run(builder))
+        _tile(builder, rows, wide - 1, builder.load(done), g, LaneRun(builder))
         builder.store(builder.add(builder.load(done), I64((wide - 1) * LANES)), done)
     at = builder.load(done)
     left = builder.sub(size, at)
     for fewer, count in pairwise((0, *_ENDS[rows])):
         more = builder.icmp_signed(">", left, I64(fewer * LANES))
         with builder.if_then(builder.and_(more, builder.icmp_signed("<=", left, I64(count * LANES)))):
-            _tile(builder, rows, count, at, g, Run(builder, left))
+            _tile(builder, rows, count, at, g, LaneRun(builder, left))
 
 
 def _make_panel(rows: int) -> Callable[..., None]:
